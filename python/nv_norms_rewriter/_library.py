@@ -1,0 +1,214 @@
+"""Finds, checks and loads libnv_norms_core.so, and gives Python access to its C functions."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import mmap
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from . import _process
+
+LIBRARIES = Path(__file__).absolute().parent / "lib"
+CORE = "libnv_norms_core.so"
+
+# The core library holds its build information as one JSON string. It is read from the file, because
+# a library that was built for another TensorFlow must not even be loaded.
+_BUILT_FOR = re.compile(rb'\{"tensorflow": "([0-9][0-9A-Za-z.+-]*)"')
+
+
+class LoadError(ImportError):
+    """The libraries cannot be loaded here; the message says what to do."""
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def built_for(library: Path) -> str | None:
+    """The TensorFlow version that a core library was built for, None if the file does not say."""
+    with (
+        library.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        match = _BUILT_FOR.search(content)
+        return match.group(1).decode() if match else None
+
+
+def _import_tensorflow() -> ModuleType:
+    try:
+        import tensorflow as tf
+    except ModuleNotFoundError as error:
+        if error.name != "tensorflow":
+            raise
+        raise LoadError(
+            "nv_norms_rewriter needs TensorFlow, which is not installed in this environment. "
+            "Install it with: pip install 'tensorflow==2.21.*'"
+        ) from error
+    return tf
+
+
+def check(library: Path) -> None:
+    """Raises LoadError unless `library` exists and was built for the TensorFlow minor in use."""
+    tf = _import_tensorflow()
+    if not library.is_file() or library.stat().st_size == 0:
+        raise LoadError(
+            f"nv_norms_rewriter is not built: {library} does not exist. Run `make demo` in a "
+            "checkout (it builds everything that is missing), or install the package with `pip "
+            "install .`. NV_NORMS_REWRITER=0 in the environment lets the import pass without it."
+        )
+    wanted = built_for(library)
+    if wanted is not None and _minor(wanted) != _minor(tf.__version__):
+        raise LoadError(
+            f"nv_norms_rewriter was built for TensorFlow {_minor(wanted)} (it was compiled with "
+            f"{wanted}), but TensorFlow {tf.__version__} is installed, and TensorFlow's C++ "
+            "interface changes with every minor version. Install the one it was built for: pip "
+            f"install 'tensorflow=={_minor(wanted)}.*', or an nv_norms_rewriter that was built "
+            f"for TensorFlow {_minor(tf.__version__)}. NV_NORMS_REWRITER=0 in the environment "
+            "lets the import pass without it."
+        )
+
+
+class Core:
+    """The C functions of the core library, with Python types."""
+
+    def __init__(self, path: str) -> None:
+        self._c = ctypes.CDLL(path)
+        self._declare()
+
+    def _declare(self) -> None:
+        text, pointer, to = ctypes.c_char_p, ctypes.c_void_p, ctypes.POINTER
+        signatures: dict[str, tuple[Any, list[Any]]] = {
+            "NvNormsBuildInfo": (text, []),
+            "NvNormsSetEnabled": (None, [ctypes.c_int]),
+            "NvNormsIsEnabled": (ctypes.c_int, []),
+            "NvNormsDeviceTypeIsFree": (ctypes.c_int, [text]),
+            "NvNormsReport": (pointer, []),
+            "NvNormsClearReport": (None, []),
+            "NvNormsRewrite": (
+                ctypes.c_int,
+                [text, ctypes.c_size_t, text, text, to(pointer), to(ctypes.c_size_t)]
+                + [to(pointer), to(pointer)],
+            ),
+            "NvNormsCudaDriver": (ctypes.c_int, [to(pointer)]),
+            "NvNormsFree": (None, [pointer]),
+        }
+        for name, (result, arguments) in signatures.items():
+            function = getattr(self._c, name)
+            function.restype = result
+            function.argtypes = arguments
+
+    def _take(self, address: int | None, size: int | None = None) -> bytes:
+        """Copies a string (or `size` bytes) that the library allocated, and frees it there."""
+        if not address:
+            return b""
+        try:
+            return ctypes.string_at(address, -1 if size is None else size)
+        finally:
+            self._c.NvNormsFree(address)
+
+    def build_info(self) -> dict[str, Any]:
+        return json.loads(self._c.NvNormsBuildInfo())
+
+    def set_enabled(self, enabled: bool) -> None:
+        self._c.NvNormsSetEnabled(int(enabled))
+
+    def is_enabled(self) -> bool:
+        return bool(self._c.NvNormsIsEnabled())
+
+    def device_type_is_free(self, device_type: str) -> bool:
+        return bool(self._c.NvNormsDeviceTypeIsFree(device_type.encode()))
+
+    def records(self) -> list[dict[str, Any]]:
+        return json.loads(self._take(self._c.NvNormsReport()) or b"[]")
+
+    def clear_records(self) -> None:
+        self._c.NvNormsClearReport()
+
+    def cuda_driver(self) -> tuple[bool, str]:
+        """Whether the GPU kernels can run on this machine's driver; if not, a sentence why."""
+        message = ctypes.c_void_p()
+        usable = bool(self._c.NvNormsCudaDriver(ctypes.byref(message)))
+        return usable, self._take(message.value).decode()
+
+    def rewrite(
+        self, graph: bytes, device: str, fetches: str
+    ) -> tuple[bytes, list[dict[str, Any]]]:
+        """Runs the pass on a serialized GraphDef; RuntimeError with the library's sentence."""
+        out, records, error = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        size = ctypes.c_size_t()
+        code = self._c.NvNormsRewrite(
+            graph,
+            len(graph),
+            device.encode(),
+            fetches.encode(),
+            ctypes.byref(out),
+            ctypes.byref(size),
+            ctypes.byref(records),
+            ctypes.byref(error),
+        )
+        rewritten = self._take(out.value, size.value)
+        found = self._take(records.value)
+        sentence = self._take(error.value).decode()
+        if code != 0:
+            raise RuntimeError(sentence or f"the rewriter failed with code {code}")
+        return rewritten, json.loads(found or b"[]")
+
+
+@functools.cache
+def _open(path: str) -> Core:
+    return Core(path)
+
+
+def core() -> Core:
+    """The core library of this process, loaded (with its ops) on the first call.
+
+    Raises:
+      LoadError: it is not built, was built for another TensorFlow, or the system cannot load it.
+    """
+    loaded = _process.loaded_core()
+    if loaded is not None:
+        return _open(loaded)
+    path = LIBRARIES / CORE
+    check(path)
+    memory = _process.state()
+    with memory["lock"]:
+        if memory["core"] is None:
+            try:
+                _load_ops(str(path))
+                library = _open(str(path))
+            except (OSError, RuntimeError, AttributeError) as error:
+                raise LoadError(
+                    f"nv_norms_rewriter cannot load {path}: {error}. Build it again with `make "
+                    "demo`, or install the package again with `pip install --force-reinstall "
+                    "--no-deps .`. NV_NORMS_REWRITER=0 in the environment lets the import pass "
+                    "without it."
+                ) from error
+            memory["core"] = str(path)
+            return library
+    return _open(memory["core"])
+
+
+def _load_ops(path: str) -> ModuleType:
+    import tensorflow as tf
+
+    try:
+        return tf.load_op_library(path)
+    except tf.errors.OpError as error:
+        raise RuntimeError(error.message) from error
+
+
+def ops() -> ModuleType:
+    """The generated Python functions of the fused ops: fused_layer_norm, fused_rms_norm, ...
+
+    Raises:
+      LoadError: see core().
+    """
+    core()
+    loaded = _process.loaded_core()
+    assert loaded is not None
+    return _load_ops(loaded)

@@ -1,0 +1,181 @@
+"""What the rewriter found: one record per normalization, and a readable table of them."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import io
+import shutil
+from collections.abc import Iterable, Sequence
+from typing import Any, overload
+
+from . import _library, _process
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """One normalization that was found in a graph.
+
+    Attributes:
+      kind: "layer_norm", "instance_norm", "group_norm" or "rms_norm".
+      direction: "forward" or "backward".
+      fused: whether it was replaced by a fused op.
+      reason: why not, as a name that stays the same between versions; "" when fused.
+      detail: the same as a sentence; "" when fused.
+      inputs: names of the tensors that it reads ("node:0"): x, then gamma and beta if any.
+      outputs: names of the tensors that it computes.
+      axes: the normalized axes of x.
+      epsilon: the constant under the root.
+      dtype: type of x.
+      device: device of the ops, "" where the graph does not say.
+      graph: name of the graph or function.
+    """
+
+    kind: str
+    direction: str
+    fused: bool
+    reason: str
+    detail: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    axes: tuple[int, ...]
+    epsilon: float
+    dtype: str
+    device: str
+    graph: str
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Record:
+        """A record from the core library's JSON; keys that it does not know are left out."""
+        known = {field.name: value[field.name] for field in dataclasses.fields(cls)}
+        for name in ("inputs", "outputs", "axes"):
+            known[name] = tuple(known[name])
+        return cls(**known)
+
+
+class Report(Sequence[Record]):
+    """The records since import (or clear_report()), in the order in which they were found.
+
+    A sequence of Record; str() and print() give a table and a summary, rich prints it in colour.
+
+    Attributes:
+      notices: sentences about what the rewriter cannot do in this process (another plugin holds a
+        device type, a driver is too old, a model is compiled by XLA).
+    """
+
+    def __init__(self, records: Iterable[Record] = (), notices: Iterable[str] = ()) -> None:
+        self._records = tuple(records)
+        self.notices = tuple(notices)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> Report: ...
+    def __getitem__(self, index: int | slice) -> Record | Report:
+        if isinstance(index, slice):
+            return Report(self._records[index], self.notices)
+        return self._records[index]
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Report) and self._records == other._records
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def fused(self) -> Report:
+        """The records of what was fused."""
+        return Report((r for r in self if r.fused), self.notices)
+
+    @property
+    def refused(self) -> Report:
+        """The records of what was found and left as it is."""
+        return Report((r for r in self if not r.fused), self.notices)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many of each: "layer_norm forward" and so on if fused, else the reason."""
+        return dict(
+            collections.Counter(f"{r.kind} {r.direction}" if r.fused else r.reason for r in self)
+        )
+
+    def summary(self) -> str:
+        """One line: how many were found, how many fused, and why the others were not."""
+        fused = self.fused
+        line = f"{len(self)} normalization{'' if len(self) == 1 else 's'} found, {len(fused)} fused"
+        if fused:
+            line += f" ({_listed(fused.counts)})"
+        if len(fused) < len(self):
+            line += f"; {len(self) - len(fused)} left as they are ({_listed(self.refused.counts)})"
+        return line
+
+    def table(self) -> Any:
+        """The records as a rich.table.Table."""
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for name in ("normalization", "output", "axes", "epsilon", "dtype", "device"):
+            table.add_column(name, overflow="fold", ratio=1 if name == "output" else None)
+        table.add_column("", overflow="fold", max_width=32)
+        for r in self:
+            verdict = (
+                Text("fused", "green") if r.fused else Text(f"{r.reason}: {r.detail}", "yellow")
+            )
+            table.add_row(
+                f"{r.kind} {r.direction}",
+                Text(", ".join(r.outputs)),
+                ",".join(map(str, r.axes)),
+                f"{r.epsilon:g}",
+                r.dtype,
+                r.device.rpartition("device:")[2],
+                verdict,
+            )
+        return table
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterable[Any]:
+        from rich.text import Text
+
+        if len(self):
+            yield self.table()
+        yield Text(self.summary())
+        for notice in self.notices:
+            yield Text(f"Note: {notice}")
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        text = io.StringIO()
+        width = max(120, shutil.get_terminal_size().columns)
+        Console(file=text, width=width, color_system=None, force_terminal=False).print(self)
+        lines = (line.rstrip() for line in text.getvalue().splitlines())
+        return "\n".join(lines).strip("\n")
+
+    def __repr__(self) -> str:
+        return f"<Report: {self.summary()}>"
+
+
+def _listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
+
+
+def report() -> Report:
+    """What was found and fused in this process since import or clear_report().
+
+    Returns:
+      A Report: a sequence of Record that prints as a table. A function appears here once it has
+        run.
+    """
+    if _process.loaded_core() is None:
+        return Report()
+    records = (Record.from_json(value) for value in _library.core().records())
+    return Report(records, _process.state()["notices"])
+
+
+def clear_report() -> None:
+    """Forgets all records; what was fused stays fused."""
+    if _process.loaded_core() is not None:
+        _library.core().clear_records()

@@ -1,0 +1,85 @@
+"""The same rewriting offline, on a GraphDef."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from . import _library
+from ._report import Record, Report
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+def rewrite(
+    graph_def: tf.compat.v1.GraphDef, device: str | None = None, fetches: Iterable[str] = ()
+) -> tuple[tf.compat.v1.GraphDef, Report]:
+    """Fuses the normalizations of a GraphDef, as the optimizer does when TensorFlow runs a graph.
+
+    Neither enable() nor disable() matters here, and report() does not show what is found.
+
+    Args:
+      graph_def: the graph; it is not changed.
+      device: where to assume that nodes run for which the graph names no device: "CPU", "GPU", or a
+        device name such as "/device:GPU:0". None: only what each node says.
+      fetches: names of nodes ("y") or tensors ("y:0") that will be fetched; they keep
+        their names and values.
+
+    Returns:
+      The new graph, equal to the old one if nothing was fused, and a Report of what was found.
+
+    Raises:
+      TypeError, ValueError: an argument is not what is described above.
+      RuntimeError: the graph cannot be read (an op that is not registered here, an input that does
+        not exist).
+      ImportError: the libraries are not built, or were built for another version of TensorFlow.
+    """
+    core = _library.core()
+    import tensorflow as tf
+
+    if not isinstance(graph_def, tf.compat.v1.GraphDef):
+        raise TypeError(
+            f"graph_def: expected a tf.compat.v1.GraphDef, got {type(graph_def).__name__} "
+            "(a tf.Graph has as_graph_def(), a ConcreteFunction has graph.as_graph_def())"
+        )
+    names = _fetched_nodes(graph_def, fetches)
+    rewritten, records = core.rewrite(
+        graph_def.SerializeToString(), _device_name(device), ",".join(names)
+    )
+    result = tf.compat.v1.GraphDef.FromString(rewritten)
+    return result, Report(Record.from_json(record) for record in records)
+
+
+def _device_name(device: str | None) -> str:
+    if device is None:
+        return ""
+    if not isinstance(device, str):
+        raise TypeError(f"device: expected None or a string, got {type(device).__name__}")
+    name = f"/device:{device.upper()}:0" if device.isalpha() else device
+    device_type = name.rpartition("device:")[2].partition(":")[0]
+    if "device:" not in name or device_type not in ("CPU", "GPU"):
+        raise ValueError(
+            f'device: expected "CPU", "GPU" or a name like "/device:GPU:0", got {device!r}'
+        )
+    return name
+
+
+def _fetched_nodes(graph_def: tf.compat.v1.GraphDef, fetches: Iterable[str]) -> list[str]:
+    if isinstance(fetches, (str, bytes)):
+        raise TypeError(f"fetches: expected a sequence of names, got the single string {fetches!r}")
+    names: list[str] = []
+    for fetch in fetches:
+        if not isinstance(fetch, str):
+            raise TypeError(f"fetches: expected names, got {type(fetch).__name__} ({fetch!r})")
+        name = fetch.removeprefix("^").partition(":")[0]
+        if name not in names:
+            names.append(name)
+    present = {node.name for node in graph_def.node}
+    missing = [name for name in names if name not in present]
+    if missing:
+        raise ValueError(
+            f"fetches: the graph has no node named {', '.join(map(repr, missing))} "
+            f"(it has {len(present)} nodes)"
+        )
+    return names
