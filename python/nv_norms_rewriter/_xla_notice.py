@@ -71,7 +71,7 @@ def _tell(graph: FuncGraph) -> None:
 
 
 def _outermost(graph: FuncGraph) -> str:
-    """Name of the function that the user wrote: the body of a tf.cond in it has a name of its own."""
+    """Name of the function that the user wrote; a tf.cond in it has bodies with other names."""
     name = graph.name
     while hasattr(graph.outer_graph, "outer_graph"):
         graph = graph.outer_graph
@@ -80,14 +80,15 @@ def _outermost(graph: FuncGraph) -> str:
 
 
 def _keras_model() -> Any | None:
-    """The Keras model whose fit, evaluate or predict is tracing right now, if any."""
+    """The (outermost) Keras model whose fit, evaluate or predict is tracing now, if any."""
     classes = tuple(
         sys.modules[name].Model for name in ("keras", "tf_keras") if name in sys.modules
     )
+    model = None
     frame = sys._getframe()
     while frame is not None and classes:
         owner = frame.f_locals.get("self")
         if isinstance(owner, classes):
-            return owner
+            model = owner
         frame = frame.f_back
-    return None
+    return model

@@ -1,0 +1,57 @@
+"""What all tests share: the package's path, printed seeds, the marker gpu."""
+
+from __future__ import annotations
+
+import os
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+for folder in (ROOT / "python", ROOT / "tests"):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "gpu: needs an NVIDIA GPU; skipped elsewhere, with the reason"
+    )
+
+
+def _why_no_gpu() -> str:
+    """ "" where the gpu tests can run, else what is missing."""
+    import tensorflow as tf
+
+    if not tf.config.list_physical_devices("GPU"):
+        return "TensorFlow finds no GPU on this machine"
+    from nv_norms_rewriter import _library
+
+    usable, message = _library.core().cuda_driver()
+    return "" if usable else message
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    wanting = [item for item in items if item.get_closest_marker("gpu")]
+    if not wanting:
+        return
+    why = _why_no_gpu()
+    if why:
+        for item in wanting:
+            item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU: {why}"))
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """Random numbers from a seed that belongs to the test's name; a failure shows it.
+
+    NV_NORMS_SEED=N in the environment sets another seed.
+    """
+    seed = int(os.environ.get("NV_NORMS_SEED", zlib.crc32(request.node.nodeid.encode())))
+    print(f"seed {seed} (NV_NORMS_SEED={seed} repeats it)")
+    return np.random.default_rng(seed)
