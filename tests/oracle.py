@@ -5,7 +5,7 @@
     group norm     Wu, He 2018, "Group Normalization", arXiv:1803.08494
     RMS norm       Zhang, Sennrich 2019, "Root Mean Square Layer Normalization", arXiv:1910.07467
 
-All have one form: xhat = (x - mean) * rstd, y = xhat * gamma + beta, rstd = 1 / sqrt(var + epsilon),
+All have one form: xhat = (x - mean) * rstd, y = xhat * gamma + beta, rstd = 1 / sqrt(var + eps),
 where mean and var (the biased variance) are taken over some axes; RMS norm has mean = 0 and the
 mean square in place of var. Gradients follow from this form, see backward().
 
