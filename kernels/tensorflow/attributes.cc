@@ -1,0 +1,139 @@
+#include "kernels/tensorflow/attributes.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace nv_norms {
+
+using tensorflow::DataType;
+using tensorflow::OpKernelConstruction;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+absl::Status ReadAttributes(OpKernelConstruction* ctx, Kind kind, bool forward, Attributes* out) {
+  out->kind = kind;
+  if (kind == Kind::kLayerNorm || kind == Kind::kRMSNorm) {
+    TF_RETURN_IF_ERROR(ctx->GetAttr("axis", &out->axis));
+  } else {
+    std::string data_format;
+    TF_RETURN_IF_ERROR(ctx->GetAttr("data_format", &data_format));
+    out->channels_last = data_format == "N...C";
+  }
+  if (kind == Kind::kGroupNorm) TF_RETURN_IF_ERROR(ctx->GetAttr("groups", &out->groups));
+  if (kind == Kind::kRMSNorm) out->formula = Formula::kRms;
+  if (kind == Kind::kLayerNorm) {
+    bool subtract_mean;
+    TF_RETURN_IF_ERROR(ctx->GetAttr("subtract_mean", &subtract_mean));
+    if (!subtract_mean) out->formula = Formula::kScaleOnly;
+  }
+  int num_scale;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("num_scale", &num_scale));
+  int num_offset = 0;
+  if (forward) {
+    TF_RETURN_IF_ERROR(ctx->GetAttr("num_offset", &num_offset));
+    float epsilon;
+    float epsilon_low;
+    TF_RETURN_IF_ERROR(ctx->GetAttr("epsilon", &epsilon));
+    TF_RETURN_IF_ERROR(ctx->GetAttr("epsilon_low", &epsilon_low));
+    out->epsilon = static_cast<double>(epsilon) + static_cast<double>(epsilon_low);
+  }
+  if (num_scale > 1 || num_offset > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("at most one scale and one offset, got ", num_scale, " and ", num_offset));
+  }
+  out->has_scale = num_scale == 1;
+  out->has_offset = num_offset == 1;
+  return CheckStatType(ctx);
+}
+
+absl::Status CheckStatType(OpKernelConstruction* ctx) {
+  DataType x;
+  DataType stat;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("T", &x));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("U", &stat));
+  const DataType expected =
+      x == tensorflow::DT_DOUBLE ? tensorflow::DT_DOUBLE : tensorflow::DT_FLOAT;
+  if (stat == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "U is ", tensorflow::DataTypeString(stat), ", expected ",
+      tensorflow::DataTypeString(expected), " for x of ", tensorflow::DataTypeString(x)));
+}
+
+absl::Status MakeGeometry(const Attributes& attributes, const TensorShape& x, Geometry* out) {
+  std::vector<int64_t> dims;
+  for (int i = 0; i < x.dims(); ++i) dims.push_back(x.dim_size(i));
+  if (attributes.kind == Kind::kLayerNorm || attributes.kind == Kind::kRMSNorm) {
+    return ToTensorFlow(LayerNormGeometry(dims, attributes.axis, out));
+  }
+  return ToTensorFlow(GroupNormGeometry(dims, attributes.channels_last, attributes.groups, out));
+}
+
+namespace {
+
+// x's axes that are normalized, or the others.
+TensorShape Axes(const Attributes& attributes, const TensorShape& x, bool normalized) {
+  std::vector<bool> reduced;
+  TensorShape shape;
+  if (!ResolveAxes(attributes.axis, x.dims(), &reduced).ok()) return shape;
+  for (int i = 0; i < x.dims(); ++i) {
+    if (reduced[i] == normalized) shape.AddDim(x.dim_size(i));
+  }
+  return shape;
+}
+
+int64_t Channels(const Attributes& attributes, const TensorShape& x) {
+  return x.dim_size(attributes.channels_last ? x.dims() - 1 : 1);
+}
+
+}  // namespace
+
+TensorShape StatShape(const Attributes& attributes, const TensorShape& x) {
+  if (attributes.kind == Kind::kLayerNorm || attributes.kind == Kind::kRMSNorm) {
+    return Axes(attributes, x, /*normalized=*/false);
+  }
+  const int64_t groups = attributes.groups == -1 ? Channels(attributes, x) : attributes.groups;
+  return TensorShape({x.dim_size(0), groups});
+}
+
+TensorShape ParamShape(const Attributes& attributes, const TensorShape& x) {
+  if (attributes.kind == Kind::kLayerNorm || attributes.kind == Kind::kRMSNorm) {
+    return Axes(attributes, x, /*normalized=*/true);
+  }
+  return TensorShape({Channels(attributes, x)});
+}
+
+absl::Status CheckParam(const char* name, const Tensor& param, const Geometry& geometry,
+                        const TensorShape& x) {
+  if (param.NumElements() == geometry.params) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, " has shape ", param.shape().DebugString(),
+                                                 ", expected ", geometry.params,
+                                                 " elements for x of shape ", x.DebugString()));
+}
+
+DType ToDType(DataType type) {
+  switch (type) {
+    case tensorflow::DT_HALF:
+      return DType::kHalf;
+    case tensorflow::DT_BFLOAT16:
+      return DType::kBfloat16;
+    case tensorflow::DT_DOUBLE:
+      return DType::kDouble;
+    default:
+      return DType::kFloat;
+  }
+}
+
+absl::Status ToTensorFlow(const Status& status) {
+  switch (status.code()) {
+    case Status::Code::kOk:
+      return absl::OkStatus();
+    case Status::Code::kInvalidArgument:
+      return absl::InvalidArgumentError(status.message());
+    case Status::Code::kUnimplemented:
+      return absl::UnimplementedError(status.message());
+    case Status::Code::kInternal:
+      break;
+  }
+  return absl::InternalError(status.message());
+}
+
+}  // namespace nv_norms

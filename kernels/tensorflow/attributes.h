@@ -1,0 +1,47 @@
+// From an op's attributes and the shapes that it is given to the kernel library's problems.
+#ifndef NV_NORMS_KERNELS_TENSORFLOW_ATTRIBUTES_H_
+#define NV_NORMS_KERNELS_TENSORFLOW_ATTRIBUTES_H_
+
+#include <string>
+#include <vector>
+
+#include "kernels/problem.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace nv_norms {
+
+enum class Kind { kLayerNorm, kRMSNorm, kInstanceNorm, kGroupNorm };
+
+struct Attributes {
+  Kind kind = Kind::kLayerNorm;
+  std::vector<int64_t> axis;  // layer and RMS norm
+  bool channels_last = true;  // instance and group norm
+  int64_t groups = -1;        // group norm; -1: as many as channels
+  Formula formula = Formula::kCenter;
+  double epsilon = 0;  // forward ops only
+  bool has_scale = false;
+  bool has_offset = false;  // forward ops only
+};
+
+absl::Status ReadAttributes(tensorflow::OpKernelConstruction* ctx, Kind kind, bool forward,
+                            Attributes* out);
+
+// float64 for float64 x, else float32.
+absl::Status CheckStatType(tensorflow::OpKernelConstruction* ctx);
+
+absl::Status MakeGeometry(const Attributes& attributes, const tensorflow::TensorShape& x,
+                          Geometry* out);
+// Of mean and rstd.
+tensorflow::TensorShape StatShape(const Attributes& attributes, const tensorflow::TensorShape& x);
+// Of dscale and doffset.
+tensorflow::TensorShape ParamShape(const Attributes& attributes, const tensorflow::TensorShape& x);
+
+absl::Status CheckParam(const char* name, const tensorflow::Tensor& param, const Geometry& geometry,
+                        const tensorflow::TensorShape& x);
+
+DType ToDType(tensorflow::DataType type);
+absl::Status ToTensorFlow(const Status& status);
+
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_KERNELS_TENSORFLOW_ATTRIBUTES_H_

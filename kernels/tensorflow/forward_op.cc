@@ -1,0 +1,57 @@
+#include "kernels/tensorflow/forward_op.h"
+
+namespace nv_norms {
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+ForwardOp::ForwardOp(OpKernelConstruction* ctx, Kind kind) : OpKernel(ctx) {
+  OP_REQUIRES_OK(ctx, ReadAttributes(ctx, kind, /*forward=*/true, &attributes_));
+}
+
+void ForwardOp::Compute(OpKernelContext* ctx) {
+  const Tensor& x = ctx->input(0);
+  ForwardProblem problem;
+  problem.formula = attributes_.formula;
+  problem.epsilon = attributes_.epsilon;
+  problem.x = ToDType(x.dtype());
+  problem.y = ToDType(ctx->expected_output_dtype(0));
+  problem.param = problem.x;
+  OP_REQUIRES_OK(ctx, MakeGeometry(attributes_, x.shape(), &problem.geometry));
+
+  ForwardBuffers buffers;
+  buffers.x = x.data();
+  int input = 1;
+  if (attributes_.has_scale) {
+    const Tensor& scale = ctx->input(input++);
+    OP_REQUIRES_OK(ctx, CheckParam("scale", scale, problem.geometry, x.shape()));
+    problem.param = ToDType(scale.dtype());
+    buffers.gamma = scale.data();
+  }
+  if (attributes_.has_offset) {
+    const Tensor& offset = ctx->input(input++);
+    OP_REQUIRES_OK(ctx, CheckParam("offset", offset, problem.geometry, x.shape()));
+    problem.param = ToDType(offset.dtype());
+    buffers.beta = offset.data();
+  }
+
+  Tensor* y = nullptr;
+  OP_REQUIRES_OK(ctx, ctx->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
+  buffers.y = y->data();
+  const TensorShape stat_shape = StatShape(attributes_, x.shape());
+  int output = 1;
+  if (problem.formula != Formula::kRms) {
+    Tensor* mean = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(output++, stat_shape, &mean));
+    buffers.mean = mean->data();
+  }
+  Tensor* rstd = nullptr;
+  OP_REQUIRES_OK(ctx, ctx->allocate_output(output++, stat_shape, &rstd));
+  buffers.rstd = rstd->data();
+  if (y->NumElements() == 0 && rstd->NumElements() == 0) return;
+  OP_REQUIRES_OK(ctx, Run(ctx, problem, buffers));
+}
+
+}  // namespace nv_norms

@@ -1,0 +1,195 @@
+#include "kernels/tensorflow/shape_functions.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/geometry.h"
+#include "tensorflow/core/framework/op.h"
+
+namespace nv_norms {
+namespace {
+
+using tensorflow::shape_inference::DimensionHandle;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+// gamma and beta may have any shape: only their number of elements matters.
+absl::Status CheckElements(InferenceContext* c, int input, const char* name,
+                           DimensionHandle expected) {
+  const DimensionHandle elements = c->NumElements(c->input(input));
+  if (!c->ValueKnown(elements) || !c->ValueKnown(expected) ||
+      c->Value(elements) == c->Value(expected)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " has shape ", c->DebugString(c->input(input)), ", expected ",
+                   c->Value(expected), " elements for x of shape ", c->DebugString(c->input(0))));
+}
+
+absl::Status CheckParams(InferenceContext* c, DimensionHandle expected) {
+  int64_t num_scale;
+  int64_t num_offset;
+  TF_RETURN_IF_ERROR(c->GetAttr("num_scale", &num_scale));
+  TF_RETURN_IF_ERROR(c->GetAttr("num_offset", &num_offset));
+  if (num_scale > 1 || num_offset > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("at most one scale and one offset, got ", num_scale, " and ", num_offset));
+  }
+  if (num_scale == 1) TF_RETURN_IF_ERROR(CheckElements(c, 1, "scale", expected));
+  if (num_offset == 1) {
+    TF_RETURN_IF_ERROR(CheckElements(c, 1 + static_cast<int>(num_scale), "offset", expected));
+  }
+  return absl::OkStatus();
+}
+
+// Splits x's axes into those that `axis` names and the others. False: the rank is unknown.
+absl::Status SplitAxes(InferenceContext* c, ShapeHandle x, std::vector<DimensionHandle>* normalized,
+                       std::vector<DimensionHandle>* kept, bool* known) {
+  std::vector<int64_t> axis;
+  TF_RETURN_IF_ERROR(c->GetAttr("axis", &axis));
+  *known = c->RankKnown(x);
+  if (!*known) return absl::OkStatus();
+  std::vector<bool> reduced;
+  const Status status = ResolveAxes(axis, c->Rank(x), &reduced);
+  if (!status.ok()) return absl::InvalidArgumentError(status.message());
+  for (int i = 0; i < c->Rank(x); ++i) {
+    (reduced[i] ? normalized : kept)->push_back(c->Dim(x, i));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Product(InferenceContext* c, const std::vector<DimensionHandle>& dims,
+                     DimensionHandle* out) {
+  *out = c->MakeDim(1);
+  for (DimensionHandle dim : dims) TF_RETURN_IF_ERROR(c->Multiply(*out, dim, out));
+  return absl::OkStatus();
+}
+
+// [N, C] of x; unknown where the rank is.
+absl::Status BatchAndChannels(InferenceContext* c, ShapeHandle x, int64_t groups,
+                              DimensionHandle* batch, DimensionHandle* channels,
+                              DimensionHandle* statistics) {
+  *batch = *channels = *statistics = c->UnknownDim();
+  std::string data_format;
+  TF_RETURN_IF_ERROR(c->GetAttr("data_format", &data_format));
+  if (c->RankKnown(x)) {
+    ShapeHandle unused;
+    TF_RETURN_IF_ERROR(c->WithRankAtLeast(x, 2, &unused));
+    *batch = c->Dim(x, 0);
+    *channels = c->Dim(x, data_format == "N...C" ? -1 : 1);
+  }
+  if (groups == -1) {
+    *statistics = *channels;
+    return absl::OkStatus();
+  }
+  if (groups <= 0) {
+    return absl::InvalidArgumentError(absl::StrCat("groups is ", groups, ", expected 1 or more"));
+  }
+  if (c->ValueKnown(*channels) && c->Value(*channels) % groups != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(c->Value(*channels),
+                                                   " channels cannot be split into ", groups,
+                                                   " groups of the same size"));
+  }
+  *statistics = c->MakeDim(groups);
+  return absl::OkStatus();
+}
+
+// Sets the outputs of a gradient op, each a list that is empty where it is not wanted.
+absl::Status SetGradients(InferenceContext* c, ShapeHandle dx, ShapeHandle params) {
+  const std::pair<const char*, ShapeHandle> outputs[] = {
+      {"num_dx", dx}, {"num_dscale", params}, {"num_doffset", params}};
+  int index = 0;
+  for (const auto& [name, shape] : outputs) {
+    int64_t count;
+    TF_RETURN_IF_ERROR(c->GetAttr(name, &count));
+    if (count > 1) {
+      return absl::InvalidArgumentError(absl::StrCat(name, " is ", count, ", expected 0 or 1"));
+    }
+    if (count == 1) c->set_output(index++, shape);
+  }
+  return absl::OkStatus();
+}
+
+// dy is as x.
+absl::Status MergeGradient(InferenceContext* c, ShapeHandle* x) {
+  return c->Merge(c->input(0), c->input(1), x);
+}
+
+absl::Status CheckGradScale(InferenceContext* c, DimensionHandle expected) {
+  int64_t num_scale;
+  TF_RETURN_IF_ERROR(c->GetAttr("num_scale", &num_scale));
+  if (num_scale > 1) {
+    return absl::InvalidArgumentError(absl::StrCat("at most one scale, got ", num_scale));
+  }
+  return num_scale == 1 ? CheckElements(c, 2, "scale", expected) : absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status LayerNormShape(InferenceContext* c, bool with_mean) {
+  const ShapeHandle x = c->input(0);
+  c->set_output(0, x);
+  std::vector<DimensionHandle> normalized;
+  std::vector<DimensionHandle> kept;
+  bool known;
+  TF_RETURN_IF_ERROR(SplitAxes(c, x, &normalized, &kept, &known));
+  DimensionHandle params = c->UnknownDim();
+  if (known) TF_RETURN_IF_ERROR(Product(c, normalized, &params));
+  TF_RETURN_IF_ERROR(CheckParams(c, params));
+  const ShapeHandle statistics = known ? c->MakeShape(kept) : c->UnknownShape();
+  c->set_output(1, statistics);
+  if (with_mean) c->set_output(2, statistics);
+  return absl::OkStatus();
+}
+
+absl::Status GroupNormShape(InferenceContext* c, int64_t groups) {
+  const ShapeHandle x = c->input(0);
+  c->set_output(0, x);
+  DimensionHandle batch;
+  DimensionHandle channels;
+  DimensionHandle statistics;
+  TF_RETURN_IF_ERROR(BatchAndChannels(c, x, groups, &batch, &channels, &statistics));
+  TF_RETURN_IF_ERROR(CheckParams(c, channels));
+  c->set_output(1, c->Matrix(batch, statistics));
+  c->set_output(2, c->Matrix(batch, statistics));
+  return absl::OkStatus();
+}
+
+absl::Status LayerNormGradShape(InferenceContext* c, bool with_mean) {
+  ShapeHandle x;
+  TF_RETURN_IF_ERROR(MergeGradient(c, &x));
+  std::vector<DimensionHandle> normalized;
+  std::vector<DimensionHandle> kept;
+  bool known;
+  TF_RETURN_IF_ERROR(SplitAxes(c, x, &normalized, &kept, &known));
+  DimensionHandle params = c->UnknownDim();
+  if (known) {
+    TF_RETURN_IF_ERROR(Product(c, normalized, &params));
+    ShapeHandle unused;
+    const ShapeHandle statistics = c->MakeShape(kept);
+    for (int i = 1; i <= (with_mean ? 2 : 1); ++i) {
+      TF_RETURN_IF_ERROR(c->Merge(statistics, c->input(c->num_inputs() - i), &unused));
+    }
+  }
+  TF_RETURN_IF_ERROR(CheckGradScale(c, params));
+  return SetGradients(c, x, known ? c->MakeShape(normalized) : c->UnknownShape());
+}
+
+absl::Status GroupNormGradShape(InferenceContext* c, int64_t groups) {
+  ShapeHandle x;
+  TF_RETURN_IF_ERROR(MergeGradient(c, &x));
+  DimensionHandle batch;
+  DimensionHandle channels;
+  DimensionHandle statistics;
+  TF_RETURN_IF_ERROR(BatchAndChannels(c, x, groups, &batch, &channels, &statistics));
+  ShapeHandle unused;
+  for (int i = 1; i <= 2; ++i) {
+    TF_RETURN_IF_ERROR(
+        c->Merge(c->Matrix(batch, statistics), c->input(c->num_inputs() - i), &unused));
+  }
+  TF_RETURN_IF_ERROR(CheckGradScale(c, channels));
+  return SetGradients(c, x, c->Vector(channels));
+}
+
+}  // namespace nv_norms
