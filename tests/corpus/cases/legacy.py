@@ -1,0 +1,65 @@
+"""tf_keras (Keras 2): LayerNormalization takes three forms, GroupNormalization weighs its moments."""
+
+from __future__ import annotations
+
+from ..line import BATCH, CHANNELS, STATIC, Input, Line
+
+_HALF = (("mixed_float16", STATIC, "infer"), ("mixed_bfloat16", BATCH, "infer"))
+_SHAPES = (("float32", STATIC, "infer"), ("float32", CHANNELS, "infer"))
+_TRAIN = (("float32", STATIC, "train"), ("float32", BATCH, "train"))
+_FROZEN = (("float32", STATIC, "frozen"), ("float32", BATCH, "frozen"))
+
+
+def legacy(name, cls, shape, kind, *, epsilon=1e-3, axes=None, **options):
+    fields = {key: options.pop(key) for key in list(options) if key in Line.__dataclass_fields__}
+
+    def make(builder):
+        import tf_keras
+
+        layer = getattr(tf_keras.layers, cls)
+        given = {"axis": list(axes)} if axes else {}
+        return builder.layer(layer, epsilon=epsilon, **given, **options)
+
+    return Line(
+        f"tfk_{name}",
+        make,
+        {kind: 1},
+        (Input(shape, channels=axes or (options.get("axis", -1),)),),
+        epsilon=epsilon,
+        axes=axes,
+        needs="tf_keras",
+        **fields,
+    )
+
+
+def ln(name, shape, axes, **options):
+    return legacy(f"ln.{name}", "LayerNormalization", shape, "layer_norm", axes=axes, **options)
+
+
+def gn(name, shape, kind="group_norm", **options):
+    return legacy(f"gn.{name}", "GroupNormalization", shape, kind, **options)
+
+
+LINES = [
+    # A large epsilon and trailing axes: FusedBatchNormV3, which becomes _MklLayerNorm for an
+    # unknown batch in inference.
+    ln("fused", (3, 5, 8), (-1,), more=_HALF + _SHAPES + _TRAIN + _FROZEN),
+    ln("fused.rank2", (6, 12), (-1,), more=_SHAPES),
+    ln("fused.rank4", (2, 3, 4, 6), (-1,), more=_SHAPES),
+    ln("fused.no_scale", (3, 5, 8), (-1,), scale=False, more=_SHAPES),
+    ln("fused.no_center", (3, 5, 8), (-1,), center=False),
+    ln("fused.plain", (3, 5, 8), (-1,), center=False, scale=False, more=_SHAPES),
+    # oneDNN's rewrite of this one fails in TensorFlow itself for an unknown batch.
+    ln("fused.two_axes", (2, 4, 3, 5), (-2, -1), knowledge=(STATIC,), slow_knowledge=(STATIC,)),
+    # A small epsilon: tf.nn.moments + tf.nn.batch_normalization.
+    ln("small_epsilon", (3, 5, 8), (-1,), epsilon=1e-12, more=_HALF + _SHAPES + _TRAIN + _FROZEN),
+    ln("small_epsilon.plain", (3, 5, 8), (-1,), epsilon=1e-6, center=False, scale=False),
+    # Axes that do not trail.
+    ln("middle", (2, 7, 5), (1,), more=_HALF),
+    ln("apart", (2, 4, 3, 5), (1, 3)),
+    gn("groups4", (2, 3, 5, 8), groups=4, more=_HALF + _SHAPES + _TRAIN),
+    gn("one_group", (2, 3, 5, 8), groups=1),
+    gn("instance", (2, 3, 5, 8), kind="instance_norm", groups=-1, more=_SHAPES),
+    gn("groups4.first", (2, 8, 3, 5), groups=4, axis=1),
+    gn("plain", (2, 3, 5, 8), groups=4, scale=False, center=False),
+]

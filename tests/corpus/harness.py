@@ -1,0 +1,252 @@
+"""Runs a case three times (stock, fused, float64) and says what is wrong with it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from .builder import Builder
+from .line import BATCH, Case
+from .modes import eager, program
+from .values import draw_inputs, max_error, unit_in_last_place
+
+# Modes that run the function once and return what it returns.
+_PLAIN_MODES = ("infer", "frozen", "session", "saved", "dataset", "cond", "noinline", "nested")
+_EXACT_EPSILON = ("float32", "float64", "mixed_float16", "mixed_bfloat16")
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What came of a case. `problems` is empty where all is as expected."""
+
+    name: str
+    seed: int
+    expected: Mapping[str, int]
+    found: dict[str, int] = dataclasses.field(default_factory=dict)
+    refusals: list[str] = dataclasses.field(default_factory=list)
+    problems: list[str] = dataclasses.field(default_factory=list)
+    skipped: str = ""
+    error_stock: float = 0.0
+    error_fused: float = 0.0
+    unit: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def __str__(self) -> str:
+        state = "skipped" if self.skipped else "ok" if self.ok else "FAILED"
+        counts = f"expected {_counts(self.expected)}, found {_counts(self.found)}"
+        lines = [f"{state:8}{self.name}: {counts} ({self.seconds:.2f} s, seed {self.seed})"]
+        if self.unit:
+            lines.append(
+                f"    largest error: stock {self.error_stock / self.unit:.2f}, fused "
+                f"{self.error_fused / self.unit:.2f} units in the last place of the largest result"
+            )
+        lines += [f"    skipped: {self.skipped}"] if self.skipped else []
+        lines += [f"    {problem}" for problem in self.problems]
+        lines += [f"    refused: {refusal}" for refusal in self.refusals]
+        return "\n".join(lines)
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "none"
+
+
+def missing(case: Case) -> str:
+    """Why a case cannot run here, or ""."""
+    needs = case.line.needs
+    if needs and importlib.util.find_spec(needs) is None:
+        return f"needs {needs}, which is not installed"
+    return ""
+
+
+def build_and_run(case: Case, policy: str, inputs: Sequence[np.ndarray], more: Sequence = ()):
+    """Outputs for the inputs, and for each further list of inputs (None where TensorFlow fails)."""
+    builder = Builder(case.line, policy, case.seed)
+    run = program(case.line.make(builder), builder, case.knowledge, case.mode)
+    outputs = run(inputs)
+    others = []
+    for arrays in more:
+        try:
+            others.append(run(arrays))
+        except Exception:  # noqa: BLE001 (what stock TensorFlow cannot run is not ours to judge)
+            others.append(None)
+    return outputs, others
+
+
+def reference(case: Case, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The formula in NumPy where the line has one, else TensorFlow's ops one by one in float64."""
+    wide = [x if x.dtype.kind in "iu" else x.astype(np.float64) for x in inputs]
+    builder = Builder(case.line, "float64", case.seed)
+    function = case.line.make(builder)
+    if case.line.formula is not None and case.mode in _PLAIN_MODES:
+        return [case.line.formula(builder.parameters, *wide)]
+    return eager(function, builder, case.mode, wide)
+
+
+def _edge_inputs(case: Case, inputs: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
+    """An empty batch, and a batch whose first example is NaN, where the case allows them."""
+    simple = case.knowledge == BATCH and case.mode == "infer" and case.must_fuse
+    if not simple or any(spec.below is not None for spec in case.line.inputs):
+        return []
+    poisoned = [x.copy() for x in inputs]
+    for x in poisoned:
+        x[0] = np.nan
+    return [[x[:0] for x in inputs], poisoned]
+
+
+def check(case: Case, rewriter) -> Outcome:
+    """Runs a case; `rewriter` is the package nv_norms_rewriter, or None for stock TensorFlow only."""
+    outcome = Outcome(case.name, case.seed, case.expect, skipped=missing(case))
+    if outcome.skipped:
+        return outcome
+    start = time.perf_counter()
+    inputs = draw_inputs(case.line.inputs, case.policy, case.seed)
+    edges = _edge_inputs(case, inputs)
+    disabled = rewriter.disabled if rewriter else contextlib.nullcontext
+    try:
+        with disabled():
+            want = reference(case, inputs)
+            stock = _stock(case, inputs, edges)
+        if rewriter:
+            rewriter.clear_report()
+            fused = _fused(case, inputs, edges, stock, outcome)
+            _read_report(case, rewriter.report(), outcome)
+            if fused is not None:
+                _compare(case, want, stock, fused, outcome)
+    except Exception as error:  # noqa: BLE001 (any failure is this case's outcome)
+        outcome.problems.append(f"{type(error).__name__}: {str(error)[:2000]}")
+    outcome.seconds = time.perf_counter() - start
+    return outcome
+
+
+def _stock(case: Case, inputs, edges):
+    try:
+        return build_and_run(case, case.policy, inputs, edges)
+    except Exception:
+        if case.line.stock_is_wrong:
+            return None
+        raise
+
+
+def _fused(case: Case, inputs, edges, stock, outcome: Outcome):
+    try:
+        return build_and_run(case, case.policy, inputs, edges)
+    except Exception as error:  # noqa: BLE001 (any failure is this case's outcome)
+        if stock is None:
+            return None  # as without us
+        outcome.problems.append(f"fused: {type(error).__name__}: {str(error)[:2000]}")
+        return None
+
+
+def _read_report(case: Case, report, outcome: Outcome) -> None:
+    forward = [record for record in report if record.direction == "forward"]
+    outcome.found = dict(Counter(record.kind for record in forward if record.fused))
+    outcome.refusals = [
+        f"{record.kind} {record.direction}: {record.reason} ({record.detail})"
+        for record in report
+        if not record.fused
+    ]
+    if case.must_fuse:
+        outcome.problems += _miscounted(outcome.found, case.expect)
+        outcome.problems += _wrong_fields(case, [record for record in forward if record.fused])
+    else:
+        too_many = [record for record in report if record.fused and record.direction == "backward"]
+        outcome.problems += [f"{len(too_many)} backward records are fused"] if too_many else []
+        if not _within(outcome.found, case.line.allow):
+            outcome.problems.append(
+                f"must not be fused ({case.line.why}): fused {_counts(outcome.found)}, "
+                f"allowed {_counts(case.line.allow)}"
+            )
+
+
+def _miscounted(found: Mapping[str, int], expected: Mapping[str, int]) -> list[str]:
+    left = Counter(found)
+    for kinds, count in expected.items():
+        for kind in kinds.split("/"):
+            taken = min(count, left[kind])
+            left[kind] -= taken
+            count -= taken
+        if count:
+            return [f"expected {_counts(expected)}, found {_counts(found)}"]
+    return [f"expected {_counts(expected)}, found {_counts(found)}"] if +left else []
+
+
+def _within(found: Mapping[str, int], allowed: Mapping[str, int]) -> bool:
+    left = Counter(found)
+    for kinds, count in allowed.items():
+        for kind in kinds.split("/"):
+            taken = min(count, left[kind])
+            left[kind] -= taken
+            count -= taken
+    return not +left
+
+
+def _wrong_fields(case: Case, fused: Sequence) -> list[str]:
+    problems = []
+    line = case.line
+    rank = len(line.inputs[0].shape)
+    for record in fused:
+        known = line.epsilon is not None and case.policy in _EXACT_EPSILON
+        if known and not np.isclose(record.epsilon, line.epsilon, rtol=1e-5, atol=0):
+            problems.append(f"epsilon {record.epsilon}, expected {line.epsilon}")
+        if line.axes is not None and record.kind in ("layer_norm", "rms_norm"):
+            got, want = {a % rank for a in record.axes}, {a % rank for a in line.axes}
+            if got != want:
+                problems.append(f"axes {record.axes}, expected {line.axes} of rank {rank}")
+    return problems
+
+
+def _compare(case: Case, want, stock, fused, outcome: Outcome) -> None:
+    (results, edges), (stock_results, stock_edges) = fused, stock or (None, ())
+    if not outcome.found and stock is not None:
+        for number, (got, same) in enumerate(zip(results, stock_results, strict=True)):
+            if got.tobytes() != same.tobytes():
+                outcome.problems.append(f"output {number} differs, though nothing was fused")
+        return
+    # Several norms in a row, or gradients through them, add up: twice the stock error then.
+    several = sum(case.expect.values()) != 1 or case.mode not in _PLAIN_MODES
+    for number, (got, exact) in enumerate(zip(results, want, strict=True)):
+        dtype = got.dtype if got.dtype.kind in "fV" else np.dtype(np.float32)
+        finite = np.abs(np.asarray(exact, np.float64))
+        unit = unit_in_last_place(finite.max() if finite.size else 0.0, dtype)
+        error = max_error(got, exact)
+        base = (
+            0.0
+            if stock is None or case.line.stock_is_wrong
+            else max_error(stock_results[number], exact)
+        )
+        if error / unit >= outcome.error_fused / (outcome.unit or unit):
+            outcome.error_fused, outcome.error_stock, outcome.unit = error, base, unit
+        if error > (2 if several else 1) * base + 2 * unit:
+            outcome.problems.append(
+                f"output {number} is {error / unit:.1f} units in the last place of {dtype} away "
+                f"from float64, stock {base / unit:.1f}"
+            )
+        if stock is not None and got.dtype != stock_results[number].dtype:
+            outcome.problems.append(
+                f"output {number} is {got.dtype}, stock {stock_results[number].dtype}"
+            )
+    _compare_edges(edges, stock_edges, outcome)
+
+
+def _compare_edges(edges, stock_edges, outcome: Outcome) -> None:
+    for name, got, same in zip(("empty batch", "NaN"), edges, stock_edges, strict=False):
+        if same is None:
+            continue
+        if got is None:
+            outcome.problems.append(f"{name}: fails, stock does not")
+            continue
+        for a, b in zip(got, same, strict=True):
+            if a.shape != b.shape:
+                outcome.problems.append(f"{name}: shape {a.shape}, stock {b.shape}")
+            elif not np.array_equal(np.isnan(np.float64(a)), np.isnan(np.float64(b))):
+                outcome.problems.append(f"{name}: NaN in other places than stock")
