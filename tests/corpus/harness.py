@@ -104,7 +104,7 @@ def _edge_inputs(case: Case, inputs: Sequence[np.ndarray]) -> list[list[np.ndarr
 
 
 def check(case: Case, rewriter) -> Outcome:
-    """Runs a case; `rewriter` is the package nv_norms_rewriter, or None for stock TensorFlow only."""
+    """Runs a case; `rewriter` is the package nv_norms_rewriter, or None for stock runs only."""
     outcome = Outcome(case.name, case.seed, case.expect, skipped=missing(case))
     if outcome.skipped:
         return outcome

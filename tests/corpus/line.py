@@ -49,7 +49,7 @@ def variable_dtype(policy: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """One input: its shape (the first axis is the batch), and integers instead of floats if below."""
+    """One input: its shape (the first axis is the batch); integers below a bound, or floats."""
 
     shape: tuple[int, ...]
     below: int | None = None

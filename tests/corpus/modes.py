@@ -1,4 +1,4 @@
-"""The ways in which TensorFlow can be made to run a function, each a program of arrays to arrays."""
+"""The ways in which TensorFlow can be made to run a function: programs of arrays to arrays."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ TABLES = (
     "contexts",
     "legacy",
     "near_misses",
+    "near_numbers",
     "models",
     "addons",
 )

@@ -30,7 +30,7 @@ def draw_inputs(inputs: Sequence[Input], policy: str, seed: int) -> list[np.ndar
 
 
 def draw_parameter(rng: np.random.Generator, shape: Sequence[int], name: str, fine: bool):
-    """A value for a weight by its name; unless fine, a multiple of 1/64 that every type can hold."""
+    """A value for a weight by its name; unless fine, multiples of 1/64, which every type holds."""
     leaf = name.rsplit("/", 1)[-1]
     if any(word in leaf for word in ("gamma", "scale")):
         center, spread = 1.0, 0.25

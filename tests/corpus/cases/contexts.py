@@ -1,4 +1,4 @@
-"""Norms among neighbours: what Grappler moves across a layer's border, and what several norms share."""
+"""Norms among neighbours: what Grappler moves across a layer's border, what several norms share."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def _parameters(builder, axes, shape, per_axis):
 
 
 def _wrap(builder, normalize):
-    """Half policies: `mixed_*` normalizes in float32 between two casts, others in their own type."""
+    """`mixed_*` policies normalize in float32 between two casts, others in their own type."""
     dtype = tf.float32 if builder.policy.startswith("mixed_") else builder.dtype
     return lambda x: tf.cast(normalize(tf.cast(x, dtype)), builder.dtype)
 

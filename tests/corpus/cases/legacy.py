@@ -1,4 +1,4 @@
-"""tf_keras (Keras 2): LayerNormalization takes three forms, GroupNormalization weighs its moments."""
+"""tf_keras (Keras 2): LayerNormalization has three forms, GroupNormalization weighted moments."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _POLICIES = ("float32", "mixed_float16")
 def model(
     name, make: Callable, expect, inputs: dict[str, Input], *, pick=None, slow=True, **fields
 ):
-    """make(keras_hub) returns a Keras model that takes a dict of the inputs (one without a name: it)."""
+    """make(keras_hub) returns a model that takes a dict of the inputs, or one input named ""."""
 
     def build(builder):
         import keras_hub
@@ -178,7 +178,7 @@ LINES = [
         _TEXT_TO_TEXT,
     ),
     model(
-        # Encoder: 2 in each of 4 blocks, 2 + 1 + 2 in the middle, 1 at the end; the decoder mirrors it.
+        # Encoder: 2 in each of 4 blocks, 2 + 1 + 2 in the middle, 1 at the end; the decoder likewise.
         "sd3_vae",
         lambda hub: importlib.import_module("keras_hub.src.models.vae.vae_backbone").VAEBackbone(
             encoder_num_filters=[32, 32, 32, 32],
