@@ -132,7 +132,7 @@ def _stock(case: Case, inputs, edges):
     try:
         return build_and_run(case, case.policy, inputs, edges)
     except Exception:
-        if case.line.stock_is_wrong:
+        if case.stock_is_wrong:
             return None
         raise
 
@@ -220,9 +220,7 @@ def _compare(case: Case, want, stock, fused, outcome: Outcome) -> None:
         unit = unit_in_last_place(finite.max() if finite.size else 0.0, dtype)
         error = max_error(got, exact)
         base = (
-            0.0
-            if stock is None or case.line.stock_is_wrong
-            else max_error(stock_results[number], exact)
+            0.0 if stock is None or case.stock_is_wrong else max_error(stock_results[number], exact)
         )
         if error / unit >= outcome.error_fused / (outcome.unit or unit):
             outcome.error_fused, outcome.error_stock, outcome.unit = error, base, unit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -87,7 +88,7 @@ class Line:
     fine_parameters: bool = False  # parameters that half precision cannot hold
     expect_by: Mapping[str, Mapping[str, int]] | None = None  # by policy, knowledge or mode
     why: str = ""  # what is wrong with a near miss
-    stock_is_wrong: bool = False  # TensorFlow's own remapper miscompiles it
+    stock_is_wrong: str = ""  # pattern on policy/knowledge/mode where TensorFlow itself errs
     needs: str = ""  # a module without which the line is skipped
 
 
@@ -116,6 +117,12 @@ class Case:
             if key in by:
                 return by[key]
         return self.line.expect
+
+    @property
+    def stock_is_wrong(self) -> bool:
+        """TensorFlow's own remapper breaks the graph, silently or not."""
+        point = f"{self.policy}/{self.knowledge}/{self.mode}"
+        return bool(self.line.stock_is_wrong and re.search(self.line.stock_is_wrong, point))
 
     @property
     def must_fuse(self) -> bool:

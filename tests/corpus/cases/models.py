@@ -178,7 +178,7 @@ LINES = [
         _TEXT_TO_TEXT,
     ),
     model(
-        # Encoder: 2 in each of 4 blocks, 2 + 1 + 2 in the middle, 1 at the end; the decoder likewise.
+        # Encoder: 2 in each of 4 blocks, 2 + 1 + 2 in the middle, 1 at the end; decoder: the same.
         "sd3_vae",
         lambda hub: importlib.import_module("keras_hub.src.models.vae.vae_backbone").VAEBackbone(
             encoder_num_filters=[32, 32, 32, 32],

@@ -288,7 +288,11 @@ def _frozen_instance(mean_axes, variance_axes, shape):
     return make
 
 
-_MISCOMPILED = {"slow_policies": ("float32",), "slow_modes": ("infer",), "stock_is_wrong": True}
+_MISCOMPILED = {
+    "slow_policies": ("float32",),
+    "slow_modes": ("infer",),
+    "stock_is_wrong": "float32",
+}
 LINES += [
     Line(
         "miscompiled.variance_axes",
