@@ -108,7 +108,7 @@ class Report(Sequence[Record]):
         if fused:
             line += f" ({_listed(fused.counts)})"
         if len(fused) < len(self):
-            line += f"; {len(self) - len(fused)} left as they are ({_listed(self.refused.counts)})"
+            line += f"; {len(self) - len(fused)} not fused ({_listed(self.refused.counts)})"
         return line
 
     def table(self) -> Any:

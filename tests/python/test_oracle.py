@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import keras
 import numpy as np
-import oracle
 import pytest
+
+import oracle
 
 
 def _keras(layer: keras.layers.Layer, x: np.ndarray, gamma=None, beta=None) -> np.ndarray:

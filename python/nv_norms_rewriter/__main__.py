@@ -1,0 +1,88 @@
+"""``python -m nv_norms_rewriter inspect PATH``: what is fused in a saved graph, and what not."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import _dot, _graphs
+from ._rewrite import rewrite
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m nv_norms_rewriter")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    inspect = commands.add_parser(
+        "inspect",
+        help="show the normalizations of a saved graph",
+        description="Shows the normalizations in a saved graph: which are fused, which are not and "
+        "why, and how many nodes the graph has before and after. Nothing is executed or changed.",
+    )
+    inspect.add_argument(
+        "path", type=Path, help="a SavedModel's folder, a GraphDef as .pb, or as .pbtxt"
+    )
+    inspect.add_argument("--signature", help="only this signature of a SavedModel")
+    inspect.add_argument(
+        "--fetch",
+        action="append",
+        default=[],
+        metavar="NODE",
+        help="a node that is fetched from a GraphDef (may be given again); default: the nodes that "
+        "nothing else reads",
+    )
+    inspect.add_argument(
+        "--device", help="CPU or GPU: where nodes run for which the graph does not say"
+    )
+    inspect.add_argument(
+        "--dot", type=Path, metavar="FILE", help="draw what changes, for Graphviz (dot -Tsvg FILE)"
+    )
+    return parser
+
+
+def _inspect(arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+
+    graphs = _graphs.read(arguments.path, tuple(arguments.fetch))
+    if arguments.signature is not None:
+        names = [graph.name.removeprefix("signature ") for graph in graphs]
+        if arguments.signature not in names:
+            raise ValueError(
+                f"{arguments.path} has no signature {arguments.signature!r}; it has: "
+                f"{', '.join(names)}"
+            )
+        graphs = [graphs[names.index(arguments.signature)]]
+
+    width = max(120, shutil.get_terminal_size().columns)
+    console = Console(highlight=False, width=width)
+    pairs = []
+    for graph in graphs:
+        rewritten, report = rewrite(graph.graph_def, arguments.device, graph.fetches)
+        console.print(
+            f"[bold]{escape(graph.name)}[/]: {len(graph.graph_def.node)} nodes before, "
+            f"{len(rewritten.node)} after"
+        )
+        console.print(report)
+        console.print()
+        pairs.append((graph, rewritten))
+    if arguments.dot is not None:
+        arguments.dot.write_text(_dot.draw(pairs))
+        console.print(f"The graph before and after is drawn in {arguments.dot}", soft_wrap=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit status: 0, or 2 if arguments or file are wrong."""
+    parsed = _parser().parse_args(arguments)
+    try:
+        _inspect(parsed)
+    except (ValueError, TypeError, RuntimeError, OSError) as error:
+        print(f"nv_norms_rewriter: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""examples/keras_model.py, the program of ``make demo``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from processes import PACKAGES, ROOT
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_every_layer_normalization_is_fused_and_as_close(policy: str) -> None:
+    process = subprocess.run(
+        [
+            sys.executable,
+            str(ROOT / "examples" / "keras_model.py"),
+            "--calls=3",
+            "--policy",
+            policy,
+        ],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(PACKAGES)},
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    got = json.loads(process.stdout.splitlines()[-1])
+    assert got["norms"] == 9  # one for the embeddings, two for each of the four layers
+    assert got["fused"] == got["norms"]
+    assert 0 < got["error_stock"] < 1
+    assert got["error_fused"] <= 2 * got["error_stock"]
+    assert got["speedup"] > 0
+    assert process.stdout.count("into FusedLayerNorm") == 3
+    assert "9 normalizations found, 9 fused (9 layer_norm forward)" in process.stdout
+    assert process.stderr == ""

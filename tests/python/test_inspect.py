@@ -1,0 +1,126 @@
+"""``python -m nv_norms_rewriter inspect``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import pytest
+import tensorflow as tf
+from processes import PACKAGES
+
+from nv_norms_rewriter.__main__ import main
+
+
+@pytest.fixture(scope="module")
+def model() -> keras.Model:
+    x = keras.Input((6, 8), name="x")
+    y = keras.layers.LayerNormalization(name="first")(keras.layers.Dense(8)(x))
+    y = keras.layers.LayerNormalization(name="second")(keras.layers.Dense(8, "relu")(y))
+    return keras.Model(x, keras.layers.Dense(3)(y), name="two_norms")
+
+
+@pytest.fixture(scope="module")
+def saved_model(model: keras.Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "model"
+    model.export(path, verbose=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def graph_def(model: keras.Model) -> tf.compat.v1.GraphDef:
+    spec = tf.TensorSpec((None, 6, 8))
+    return tf.function(lambda x: model(x)).get_concrete_function(spec).graph.as_graph_def()
+
+
+def _output(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_saved_model(saved_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(saved_model), "--signature", "serving_default"]) == 0
+    text = _output(capsys)
+    assert text.startswith("signature serving_default:")
+    assert "2 normalizations found, 2 fused (2 layer_norm forward)" in text
+    before, after = (int(text.split(word)[0].split()[-1]) for word in (" nodes before", " after"))
+    assert after < before
+
+
+def test_all_signatures_of_the_protobuf_itself(
+    saved_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", str(saved_model / "saved_model.pb")]) == 0
+    text = _output(capsys)
+    assert "signature serve:" in text and "signature serving_default:" in text
+    assert "__saved_model_init_op" not in text
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_graph_def(
+    graph_def: tf.compat.v1.GraphDef,
+    as_text: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    name = "graph.pbtxt" if as_text else "graph.pb"
+    tf.io.write_graph(graph_def, str(tmp_path), name, as_text=as_text)
+    assert main(["inspect", str(tmp_path / name), "--device", "cpu"]) == 0
+    text = _output(capsys)
+    assert text.startswith(f"{name}: {len(graph_def.node)} nodes before")
+    assert "2 normalizations found, 2 fused" in text
+
+
+def test_drawing(
+    graph_def: tf.compat.v1.GraphDef, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tf.io.write_graph(graph_def, str(tmp_path), "graph.pb", as_text=False)
+    dot = tmp_path / "graph.dot"
+    assert main(["inspect", str(tmp_path / "graph.pb"), "--dot", str(dot)]) == 0
+    text = dot.read_text()
+    before, after = text.split('label="graph.pb: after')
+    assert before.count('[label="Rsqrt\\n') == 2 and "FusedLayerNorm" not in before
+    assert after.count('[label="FusedLayerNorm\\n') == 2 and "Rsqrt" not in after
+    assert text.count("{") == text.count("}") and text.count('"') % 2 == 0
+    assert "graph.dot" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: None, "does not exist"),
+        (lambda p: p.mkdir(), "a folder without saved_model.pb"),
+        (lambda p: p.write_bytes(b"\xff\xff not a graph"), "is not a GraphDef"),
+        (lambda p: p.write_bytes(b""), "a graph without nodes"),
+    ],
+)
+def test_unreadable(make, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "thing.pb"
+    make(path)
+    assert main(["inspect", str(path)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_wrong_names(
+    saved_model: Path,
+    graph_def: tf.compat.v1.GraphDef,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["inspect", str(saved_model), "--signature", "nope"]) == 2
+    assert "no signature 'nope'; it has: serve, serving_default" in capsys.readouterr().err
+    tf.io.write_graph(graph_def, str(tmp_path), "graph.pb", as_text=False)
+    assert main(["inspect", str(tmp_path / "graph.pb"), "--fetch", "nope"]) == 2
+    assert "no node named 'nope'" in capsys.readouterr().err
+
+
+def test_as_a_command(saved_model: Path) -> None:
+    process = subprocess.run(
+        [sys.executable, "-m", "nv_norms_rewriter", "inspect", str(saved_model)],
+        cwd=PACKAGES,
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 0, process.stderr
+    assert "2 normalizations found, 2 fused" in process.stdout

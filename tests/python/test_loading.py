@@ -1,0 +1,292 @@
+"""Importing the package in all the situations that users bring about."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import processes
+import pytest
+from processes import NORM, copy_package, result, run
+
+
+def test_import_fuses_what_runs_afterwards() -> None:
+    got, _ = result(
+        NORM
+        + """
+import nv_norms_rewriter
+y = norm()(x)
+report = nv_norms_rewriter.report()
+print(json.dumps([nv_norms_rewriter.is_enabled(), right(y), [r.fused for r in report]]))
+"""
+    )
+    assert got == [True, True, [True]]
+
+
+def test_imported_again_and_reloaded() -> None:
+    got, stderr = result(
+        NORM
+        + """
+import importlib
+import nv_norms_rewriter
+importlib.reload(nv_norms_rewriter)
+for name in [name for name in sys.modules if name.startswith("nv_norms_rewriter")]:
+    del sys.modules[name]
+import nv_norms_rewriter as again
+y = norm()(x)
+print(json.dumps([again is nv_norms_rewriter, right(y), len(again.report())]))
+"""
+    )
+    assert got == [True, True, 1]
+    assert "nv_norms_rewriter:" not in stderr
+
+
+def test_reload_does_not_undo_disable() -> None:
+    got, _ = result(
+        """
+import importlib, json
+import nv_norms_rewriter
+nv_norms_rewriter.disable()
+importlib.reload(nv_norms_rewriter)
+print(json.dumps(nv_norms_rewriter.is_enabled()))
+"""
+    )
+    assert got is False
+
+
+def test_two_copies_in_one_process_share_one_library(tmp_path: Path) -> None:
+    got, stderr = result(
+        NORM
+        + """
+import nv_norms_rewriter as first
+for name in [name for name in sys.modules if name.startswith("nv_norms_rewriter")]:
+    del sys.modules[name]
+sys.path.insert(0, sys.argv[1])
+import nv_norms_rewriter as second
+assert first.__file__ != second.__file__
+y = norm()(x)
+with first.disabled():
+    off = second.is_enabled()
+print(json.dumps([right(y), len(first.report()), len(second.report()), off,
+                  second.is_enabled(), hasattr(second._library.ops(), "fused_layer_norm")]))
+""",
+        copy_package(tmp_path),
+    )
+    assert got == [True, 1, 1, False, True, True]
+    assert "nv_norms_rewriter:" not in stderr
+
+
+def test_tensorflow_has_its_devices_already() -> None:
+    got, _ = result(
+        NORM
+        + """
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+with tf.device("/CPU:1"):
+    before = norm()
+    before(x)  # creates the devices, and this function's graph
+import nv_norms_rewriter
+y = norm()(x)
+print(json.dumps([right(y), right(before(x)), len(nv_norms_rewriter.report()),
+                  len(tf.config.list_logical_devices("CPU"))]))
+"""
+    )
+    assert got == [True, True, 1, 2]
+
+
+def test_import_keeps_the_device_settings() -> None:
+    got, _ = result(
+        """
+import json
+import tensorflow as tf
+tf.config.set_visible_devices([], "CPU")
+import nv_norms_rewriter
+print(json.dumps(tf.config.get_visible_devices("CPU")))
+"""
+    )
+    assert got == []
+
+
+def test_import_alone_does_not_start_the_devices() -> None:
+    got, _ = result(
+        """
+import json
+import nv_norms_rewriter
+from tensorflow.python.eager import context
+print(json.dumps([context.context()._initialized, context.context()._physical_devices]))
+"""
+    )
+    assert got == [False, None]
+
+
+@pytest.mark.parametrize("value", ["0", "off", "False", "no"])
+def test_environment_keeps_everything_out_until_enable(value: str) -> None:
+    got, _ = result(
+        NORM
+        + """
+import nv_norms_rewriter
+maps = open("/proc/self/maps").read()
+before = [nv_norms_rewriter.is_enabled(), "libnv_norms" in maps, len(nv_norms_rewriter.report())]
+nv_norms_rewriter.disable()
+with nv_norms_rewriter.disabled():
+    pass
+nv_norms_rewriter.clear_report()
+stock = norm()(x)
+nv_norms_rewriter.enable()
+fused = norm()(x)
+print(json.dumps(before + [right(stock), right(fused), nv_norms_rewriter.is_enabled(),
+                 len(nv_norms_rewriter.report())]))
+""",
+        NV_NORMS_REWRITER=value,
+    )
+    assert got == [False, False, 0, True, True, True, 1]
+
+
+def test_environment_lets_the_import_pass_without_libraries(tmp_path: Path) -> None:
+    packages = copy_package(tmp_path, libraries=False)
+    assert result("import nv_norms_rewriter; print(1)", packages=packages, NV_NORMS_REWRITER="0")
+
+
+def _import_error(packages: Path, before: str = "") -> str:
+    """The message of the ImportError that importing the package raises."""
+    process = run(before + "\nimport nv_norms_rewriter\n", packages=packages)
+    assert process.returncode == 1, process.stderr
+    last = process.stderr.strip().splitlines()[-1]
+    assert last.startswith("nv_norms_rewriter._library.LoadError: "), process.stderr
+    return last
+
+
+def test_libraries_not_built(tmp_path: Path) -> None:
+    message = _import_error(copy_package(tmp_path, libraries=False))
+    assert "libnv_norms_core.so" in message
+    assert "make demo" in message and "pip install ." in message
+
+
+def test_library_is_no_library(tmp_path: Path) -> None:
+    packages = copy_package(tmp_path)
+    core = packages / "nv_norms_rewriter" / "lib" / "libnv_norms_core.so"
+    core.write_text("version https://git-lfs.github.com/spec/v1")
+    assert "cannot load" in _import_error(packages)
+
+
+def test_tensorflow_of_another_minor_version() -> None:
+    patch = "import tensorflow; tensorflow.__version__ = '2.20.3'"
+    message = _import_error(processes.PACKAGES, patch)
+    assert "built for TensorFlow 2.21" in message and "TensorFlow 2.20.3 is installed" in message
+    assert "pip install 'tensorflow==2.21.*'" in message
+
+
+def test_tensorflow_of_another_patch_version() -> None:
+    got, _ = result(
+        """
+import json
+import tensorflow
+tensorflow.__version__ = "2.21.9"
+import nv_norms_rewriter
+print(json.dumps(nv_norms_rewriter.is_enabled()))
+"""
+    )
+    assert got is True
+
+
+def test_tensorflow_not_installed(tmp_path: Path) -> None:
+    block = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name == "tensorflow":
+            raise ModuleNotFoundError("No module named 'tensorflow'", name=name)
+sys.meta_path.insert(0, Missing())
+"""
+    assert "pip install 'tensorflow==2.21.*'" in _import_error(processes.PACKAGES, block)
+
+
+def test_plugin_library_missing(tmp_path: Path) -> None:
+    packages = copy_package(tmp_path)
+    (packages / "nv_norms_rewriter" / "lib" / "libnv_norms_cpu.so").unlink()
+    got, stderr = result(
+        NORM
+        + """
+import nv_norms_rewriter
+print(json.dumps([nv_norms_rewriter.is_enabled(), right(norm()(x))]))
+""",
+        packages=packages,
+    )
+    assert got[1] is True
+    assert stderr.count("libnv_norms_cpu.so does not exist") == 1
+
+
+def test_no_gpu_is_not_worth_a_word() -> None:
+    if Path("/proc/driver/nvidia/version").exists():
+        pytest.skip("this machine has an NVIDIA driver")
+    got, stderr = result(
+        """
+import json
+import nv_norms_rewriter
+print(json.dumps(nv_norms_rewriter.report().notices))
+"""
+    )
+    assert got == []
+    assert "nv_norms_rewriter:" not in stderr
+
+
+def test_driver_too_old_is_said_once_and_the_cpu_is_served() -> None:
+    got, stderr = result(
+        NORM
+        + """
+import nv_norms_rewriter
+from nv_norms_rewriter import _library, _registration
+why = "driver supports CUDA 12.4, this build needs 13.0 or newer"
+_library.Core.cuda_driver = lambda self: (False, why)
+_registration._has_nvidia_device = lambda: True
+nv_norms_rewriter.enable()
+nv_norms_rewriter.enable()
+y = norm()(x)
+report = nv_norms_rewriter.report()
+print(json.dumps([right(y), len(report), list(report.notices), str(report)]))
+""",
+        NV_NORMS_REWRITER="0",
+    )
+    assert got[:2] == [True, 1]
+    notice = "normalizations on a GPU stay as they are: driver supports CUDA 12.4"
+    assert len(got[2]) == 1 and got[2][0].startswith(notice)
+    assert notice in got[3]
+    assert stderr.count(notice) == 1
+
+
+def test_two_threads_import_at_once() -> None:
+    got, _ = result(
+        NORM
+        + """
+import importlib, threading
+import nv_norms_rewriter
+threads = [threading.Thread(target=nv_norms_rewriter.enable) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(json.dumps(right(norm()(x))))
+""",
+        NV_NORMS_REWRITER="0",
+    )
+    assert got is True
+
+
+@pytest.mark.gpu
+def test_gpu_plugin_is_registered() -> None:
+    got, _ = result(
+        """
+import json
+import nv_norms_rewriter
+from nv_norms_rewriter import _process
+print(json.dumps(_process.state()["plugins"]))
+"""
+    )
+    assert got == {"CPU": "registered", "GPU": "registered"}
+
+
+def test_copying_the_package_leaves_the_original(tmp_path: Path) -> None:
+    # Guards the tests above: they must break copies, not the package itself.
+    packages = copy_package(tmp_path)
+    shutil.rmtree(packages / "nv_norms_rewriter" / "lib")
+    assert (processes.PACKAGES / "nv_norms_rewriter" / "lib" / "libnv_norms_core.so").is_file()

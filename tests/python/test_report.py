@@ -1,0 +1,133 @@
+"""report(), clear_report() and what they print."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import nv_norms_rewriter
+from nv_norms_rewriter import Record, Report
+
+FUSED = Record(
+    kind="layer_norm",
+    direction="forward",
+    fused=True,
+    reason="",
+    detail="",
+    inputs=("model/x:0", "gamma:0", "beta:0"),
+    outputs=("model/norm/y:0",),
+    axes=(1, 2),
+    epsilon=1e-5,
+    dtype="bfloat16",
+    device="/job:localhost/replica:0/task:0/device:CPU:0",
+    graph="__inference_f_1",
+)
+REFUSED = dataclasses.replace(
+    FUSED, kind="rms_norm", fused=False, reason="some_reason", detail="The epsilon is a variable."
+)
+
+
+@pytest.fixture(autouse=True)
+def _empty_report() -> None:
+    nv_norms_rewriter.clear_report()
+
+
+def _layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
+    mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+    return tf.nn.batch_normalization(x, mean, variance, beta, gamma, 1e-3)
+
+
+def test_one_record_for_a_norm_however_often_it_runs(rng: np.random.Generator) -> None:
+    x = tf.constant(rng.normal(size=(4, 16)), tf.float32)
+    function = tf.function(lambda x, g, b: tf.nn.relu(_layer_norm(x, g, b)))
+    for _ in range(3):
+        function(x, tf.ones(16), tf.zeros(16))
+    (record,) = nv_norms_rewriter.report()
+    assert (record.kind, record.direction, record.fused) == ("layer_norm", "forward", True)
+    assert (record.reason, record.dtype) == ("", "float32")
+    assert [axis % 2 for axis in record.axes] == [1]
+    assert record.epsilon == pytest.approx(1e-3)
+    assert "CPU:0" in record.device
+    assert record.outputs and record.inputs
+
+
+def test_records_keep_their_order_and_are_forgotten_on_request(rng: np.random.Generator) -> None:
+    x = tf.constant(rng.normal(size=(4, 16)), tf.float32)
+    one = tf.function(lambda x: tf.nn.relu(_layer_norm(x, tf.ones(16), tf.zeros(16))))
+    two = tf.function(
+        lambda x: (
+            tf.nn.relu(_layer_norm(x, tf.ones(16), tf.zeros(16)))
+            + tf.nn.relu(_layer_norm(x * x, tf.ones(16), tf.zeros(16)))
+        )
+    )
+    one(x)
+    first = nv_norms_rewriter.report()
+    two(x)
+    both = nv_norms_rewriter.report()
+    assert (len(first), len(both)) == (1, 3)
+    assert both[:1] == first
+    nv_norms_rewriter.clear_report()
+    assert len(nv_norms_rewriter.report()) == 0
+    one(x)  # optimized already
+    assert len(nv_norms_rewriter.report()) == 0
+
+
+def test_graph_without_norms_leaves_no_record() -> None:
+    tf.function(lambda x: tf.nn.softmax(tf.math.rsqrt(x) * 3.0 + x))(tf.ones((4, 8)))
+    assert list(nv_norms_rewriter.report()) == []
+
+
+def test_report_is_a_sequence() -> None:
+    report = Report([FUSED, REFUSED, FUSED], ["a notice"])
+    assert len(report) == 3 and report[1] is REFUSED and report[-1] is FUSED
+    assert list(report[1:]) == [REFUSED, FUSED]
+    assert list(report.fused) == [FUSED, FUSED] and list(report.refused) == [REFUSED]
+    assert report.fused.notices == ("a notice",)
+    assert report.counts == {"layer_norm forward": 2, "some_reason": 1}
+    assert FUSED in report
+
+
+@pytest.mark.parametrize(
+    ("records", "summary"),
+    [
+        ([], "0 normalizations found, 0 fused"),
+        ([FUSED], "1 normalization found, 1 fused (1 layer_norm forward)"),
+        ([REFUSED], "1 normalization found, 0 fused; 1 not fused (1 some_reason)"),
+        (
+            [FUSED, REFUSED, FUSED],
+            "3 normalizations found, 2 fused (2 layer_norm forward); 1 not fused (1 some_reason)",
+        ),
+    ],
+)
+def test_summary_is_one_line(records: list[Record], summary: str) -> None:
+    assert Report(records).summary() == summary
+    assert summary in repr(Report(records))
+
+
+def test_printed_report_tells_what_a_user_asks_for() -> None:
+    text = str(Report([FUSED, REFUSED], ["the driver is too old"]))
+    for part in ("layer_norm forward", "model/norm/y:0", "1,2", "1e-05", "bfloat16", "CPU:0"):
+        assert part in text
+    assert "some_reason" in text and "The epsilon is a variable." in " ".join(text.split())
+    assert "2 normalizations found, 1 fused" in text
+    assert text.endswith("Note: the driver is too old")
+    assert "\x1b" not in text
+
+
+def test_names_that_look_like_markup_are_printed_as_they_are() -> None:
+    strange = dataclasses.replace(FUSED, outputs=("[bold]y[/bold]:0",))
+    assert "[bold]y[/bold]:0" in str(Report([strange], ["a [red]notice"]))
+    assert "a [red]notice" in str(Report([strange], ["a [red]notice"]))
+
+
+def test_long_names_are_folded_not_cut() -> None:
+    name = "/".join(f"transformer_layer_{i}" for i in range(20)) + ":0"
+    text = str(Report([dataclasses.replace(FUSED, outputs=(name,))]))
+    assert "transformer_layer_19" in text.replace("\n", "").replace(" ", "")
+
+
+def test_empty_report_prints_a_line() -> None:
+    assert str(Report()) == "0 normalizations found, 0 fused"
