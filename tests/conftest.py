@@ -18,12 +18,6 @@ for folder in (ROOT / "python", ROOT / "tests"):
         sys.path.insert(0, str(folder))
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "gpu: needs an NVIDIA GPU; skipped elsewhere, with the reason"
-    )
-
-
 def _why_no_gpu() -> str:
     """ "" where the gpu tests can run, else what is missing."""
     import tensorflow as tf

@@ -18,7 +18,7 @@ CORE = "libnv_norms_core.so"
 
 # The core library holds its build information as one JSON string. It is read from the file, because
 # a library that was built for another TensorFlow must not even be loaded.
-_BUILT_FOR = re.compile(rb'\{"tensorflow": "([0-9][0-9A-Za-z.+-]*)"')
+_BUILT_FOR = re.compile(rb'"tensorflow": ?"([0-9]+\.[0-9A-Za-z.+-]*)"')
 
 
 class LoadError(ImportError):
