@@ -1,0 +1,168 @@
+"""Builds the libraries with Bazel, started by bazelisk, and puts them beside the Python package."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import sys
+import urllib.error
+import urllib.request
+
+import environment
+import versions
+from steps import ROOT, WORK, StepError, digest, files_digest, once, run, say
+
+LIBRARIES = ["libnv_norms_core.so", "libnv_norms_cpu.so", "libnv_norms_gpu.so"]
+LIBRARY_FOLDER = ROOT / "python" / "nv_norms_rewriter" / "lib"
+
+_BAZELISK = WORK / "bazelisk" / "node_modules" / ".bin" / "bazelisk"
+_DOWNLOADS = os.environ.get("BAZELISK_BASE_URL") or "https://releases.bazel.build"
+_DEBIAN_PACKAGES = ["bazel-bootstrap", "bazel-rules-java", "bazel-rules-proto"]
+_DEBIAN_BAZEL = pathlib.Path("/usr/bin/bazel-4")
+_DEBIAN_RULES = pathlib.Path("/usr/share/bazel/rules")
+_SOURCE_FOLDERS = ["kernels", "plugin", "third_party"]
+_SOURCE_FILES = ["WORKSPACE", "BUILD", ".bazelrc", ".bazelversion"]
+# Variables that change what is built (third_party/*/configure.bzl, Bazel's own search for g++).
+_SETTINGS = ["CUDA_HOME", "NV_NORMS_CUDA_ARCHITECTURES", "PYTHONPATH", "CC", "CXX"]
+
+
+def build(config: str, python: str = str(environment.PYTHON), packages: str = "") -> None:
+    """Leaves the libraries in python/nv_norms_rewriter/lib; does nothing where they are current.
+
+    Args:
+      config: "development" (CUDA code for one architecture) or "release" (for all).
+      python: the Python whose TensorFlow to build against.
+      packages: a digest of that Python's packages.
+    """
+    sources = [ROOT / name for name in _SOURCE_FILES]
+    for folder in _SOURCE_FOLDERS:
+        sources += [path for path in (ROOT / folder).rglob("*") if path.is_file()]
+    settings = [f"{name}={os.environ.get(name, '')}" for name in _SETTINGS]
+    stamp = WORK / "libraries.stamp"
+    if not all((LIBRARY_FOLDER / name).exists() for name in LIBRARIES):
+        stamp.unlink(missing_ok=True)
+    once(
+        stamp,
+        digest([config, python, packages, files_digest(sources), *settings]),
+        lambda: _build(config, python, packages),
+    )
+
+
+def bazel_command() -> tuple[list[str], list[str], dict[str, str]]:
+    """How to start Bazel here: the command, flags for every build, the environment."""
+    _install_bazelisk()
+    variables = dict(os.environ)
+    if "USE_BAZEL_VERSION" in variables or _can_download():
+        return [str(_BAZELISK)], [], variables
+    _check_debian_bazel()
+    variables["USE_BAZEL_VERSION"] = str(_DEBIAN_BAZEL)
+    # What Bazel would download even for C++ alone.
+    flags = [
+        f"--override_repository=rules_java={_DEBIAN_RULES / 'java'}",
+        f"--override_repository=rules_proto={_DEBIAN_RULES / 'proto'}",
+        f"--override_repository=rules_cc={ROOT / 'third_party' / 'rules_cc'}",
+    ]
+    return [str(_BAZELISK)], flags, variables
+
+
+def _install_bazelisk() -> None:
+    package = f"@bazel/bazelisk@{versions.BAZELISK}"
+    if not shutil.which("npm") and not environment.install_debian_packages(["npm"]):
+        raise StepError("npm is needed to install Bazel. On Debian or Ubuntu: apt install npm")
+    command = ["npm", "install", "--no-fund", "--no-audit", "--loglevel=error"]
+    folder = _BAZELISK.parent.parent.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    once(
+        folder / ".stamp",
+        package,
+        lambda: run("Installing bazelisk", [*command, "--prefix", str(folder), package]),
+    )
+
+
+def _can_download() -> bool:
+    """Whether bazelisk can get its Bazel. Asked once; the answer is kept in .build."""
+    answer = WORK / "bazel-download.json"
+    if answer.exists():
+        kept = json.loads(answer.read_text())
+        if kept["version"] == versions.BAZEL:
+            return kept["can"]
+    file = f"{versions.BAZEL}/release/bazel-{versions.BAZEL}-linux-x86_64"
+    request = urllib.request.Request(f"{_DOWNLOADS}/{file}", method="HEAD")
+    try:
+        with urllib.request.urlopen(request, timeout=8):
+            pass
+        run("Downloading Bazel", [str(_BAZELISK), "version"], timeout=600)
+        can = True
+    except (OSError, StepError) as failure:
+        if isinstance(failure, urllib.error.HTTPError | StepError):
+            say(f"Bazel {versions.BAZEL} cannot be downloaded: {str(failure).splitlines()[-1]}")
+        can = False
+    answer.write_text(json.dumps({"version": versions.BAZEL, "can": can}))
+    return can
+
+
+def _check_debian_bazel() -> None:
+    missing = [path for path in [_DEBIAN_BAZEL, _DEBIAN_RULES / "java"] if not path.exists()]
+    if not missing or environment.install_debian_packages(_DEBIAN_PACKAGES):
+        return
+    (WORK / "bazel-download.json").unlink(missing_ok=True)
+    raise StepError(
+        f"Bazel {versions.BAZEL} can neither be downloaded from {_DOWNLOADS} nor found in "
+        f"{_DEBIAN_BAZEL}. On Debian or Ubuntu: apt install {' '.join(_DEBIAN_PACKAGES)}"
+    )
+
+
+def _build(config: str, python: str, packages: str) -> None:
+    if not shutil.which(os.environ.get("CC", "g++")):
+        raise StepError("No C++ compiler found. On Debian or Ubuntu: apt install g++")
+    command, flags, variables = bazel_command()
+    flags += [f"--repo_env=PYTHON_BIN_PATH={python}", f"--repo_env=NV_NORMS_PACKAGES={packages}"]
+    flags += ["--curses=no", "--show_progress_rate_limit=5", "--output_groups=+ptxas"]
+    if config == "release":
+        flags.append("--config=release")
+    targets = [f"//plugin:{name}" for name in LIBRARIES]
+    run(
+        f"Building the libraries ({config})",
+        [*command, "build", *flags, *targets, "//kernels:cuda_objects"],
+        environment=variables,
+    )
+    outputs = WORK / "bazel-bin"
+    _replace_libraries(outputs / "plugin")
+    _write_ptxas_report(outputs / "kernels", config)
+    header = (outputs / "plugin" / "build_info.h").read_text()
+    if 'NV_NORMS_CUDA_VERSION ""' in header:
+        say(
+            "  No CUDA compiler (CUDA_HOME, or the package nvidia-cuda-nvcc): the libraries are "
+            "for the CPU alone."
+        )
+
+
+def _replace_libraries(built: pathlib.Path) -> None:
+    """Copies under another name, then renames: a process that has the old file keeps it whole."""
+    LIBRARY_FOLDER.mkdir(parents=True, exist_ok=True)
+    for name in LIBRARIES:
+        temporary = LIBRARY_FOLDER / f".{name}.new"
+        shutil.copyfile(built / name, temporary)
+        temporary.chmod(0o755)
+        temporary.replace(LIBRARY_FOLDER / name)
+
+
+def _write_ptxas_report(folder: pathlib.Path, config: str) -> None:
+    """Gathers what ptxas said of each kernel: registers, shared memory, spills."""
+    header = (WORK / "bazel-bin" / "plugin" / "build_info.h").read_text()
+    architectures = re.findall(r"sm_\d+", header)
+    found = sorted((folder / f"cuda_objects.{'-'.join(architectures)}").rglob("*.ptxas.txt"))
+    text = "".join(f"==== {path.name}\n{path.read_text()}\n" for path in found)
+    (WORK / f"ptxas-{config}.txt").write_text(text)
+
+
+def shut_down() -> None:
+    """Ends Bazel's server and removes what it keeps outside of the project."""
+    if not _BAZELISK.exists():
+        return
+    command, _, variables = bazel_command()
+    try:
+        run("Removing Bazel's files", [*command, "clean", "--expunge"], environment=variables)
+    except StepError as failure:
+        print(failure, file=sys.stderr)
