@@ -13,7 +13,7 @@ DEVICES = ["CPU", pytest.param("GPU", marks=pytest.mark.gpu)]
 
 @pytest.fixture(scope="session")
 def ops() -> Any:
-    """The op wrappers: of the library that NV_NORMS_LIBRARY names, else of the installed package."""
+    """The op wrappers: of the library NV_NORMS_LIBRARY names, else of the package."""
     path = os.environ.get("NV_NORMS_LIBRARY")
     if path:
         return tf.load_op_library(path)

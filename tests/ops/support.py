@@ -41,8 +41,6 @@ def forward(
     """The outputs of Fused{kind} as NumPy arrays."""
     with tf.device(device):
         tensor = tf.identity(tf.convert_to_tensor(x))
-        params = [p for p in (scale, offset) if p is not None]
-        extra = {"P": tensor.dtype} if not params else {}
         call = getattr(ops, {"RMSNorm": "fused_rms_norm"}.get(kind, f"fused_{snake(kind)}"))
         outputs = call(
             x=tensor,
@@ -51,7 +49,6 @@ def forward(
             out_type=tf.as_dtype(out_type or tensor.dtype),
             U=stat_type(tensor.dtype),
             **split_epsilon(epsilon),
-            **extra,
             **attributes,
         )
     return [output.numpy() for output in outputs]
@@ -66,3 +63,38 @@ def random(
 ) -> np.ndarray:
     print(f"seed {seed}")  # shown where a test fails
     return np.random.default_rng(seed).normal(mean, std, shape).astype(dtype)
+
+
+def gradient(
+    ops: Any,
+    kind: str,
+    dy: np.ndarray,
+    x: np.ndarray,
+    scale: np.ndarray | None,
+    mean: np.ndarray | None,
+    rstd: np.ndarray,
+    device: str = "/device:CPU:0",
+    dx_type: Any = None,
+    param_type: Any = tf.float32,
+    wanted: tuple[int, int, int] = (1, 1, 1),
+    **attributes: Any,
+) -> list[np.ndarray | None]:
+    """dx, dscale, doffset of Fused{kind}Grad, None for those that are not wanted."""
+    with tf.device(device):
+        name = "fused_rms_norm_grad" if kind == "RMSNorm" else f"fused_{snake(kind)}_grad"
+        statistics = {"rstd": tf.convert_to_tensor(rstd)}
+        if kind != "RMSNorm":
+            statistics["mean"] = tf.convert_to_tensor(mean)
+        outputs = getattr(ops, name)(
+            dy=tf.convert_to_tensor(dy),
+            x=tf.convert_to_tensor(x),
+            scale=[] if scale is None else [tf.convert_to_tensor(scale)],
+            dx_type=tf.as_dtype(dx_type or x.dtype),
+            param_type=tf.as_dtype(param_type),
+            num_dx=wanted[0],
+            num_dscale=wanted[1],
+            num_doffset=wanted[2],
+            **statistics,
+            **attributes,
+        )
+    return [output[0].numpy() if output else None for output in outputs]

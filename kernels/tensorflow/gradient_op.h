@@ -1,0 +1,30 @@
+#ifndef NV_NORMS_KERNELS_TENSORFLOW_GRADIENT_OP_H_
+#define NV_NORMS_KERNELS_TENSORFLOW_GRADIENT_OP_H_
+
+#include "kernels/tensorflow/attributes.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace nv_norms {
+
+// Checks the inputs and allocates the outputs of a gradient op; a device does the rest.
+class GradientOp : public tensorflow::OpKernel {
+ public:
+  GradientOp(tensorflow::OpKernelConstruction* ctx, Kind kind);
+  void Compute(tensorflow::OpKernelContext* ctx) override;
+
+ protected:
+  virtual absl::Status Run(tensorflow::OpKernelContext* ctx, const BackwardProblem& problem,
+                           const BackwardBuffers& buffers) = 0;
+
+ private:
+  Attributes attributes_;
+  DType dx_type_ = DType::kFloat;
+  DType param_type_ = DType::kFloat;
+  int num_dx_ = 0;
+  int num_dscale_ = 0;
+  int num_doffset_ = 0;
+};
+
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_KERNELS_TENSORFLOW_GRADIENT_OP_H_
