@@ -17,12 +17,14 @@ from pathlib import Path
 TABLES = (
     "keras3",
     "functions",
+    "spellings",
     "hub",
     "contexts",
     "legacy",
     "near_misses",
     "near_numbers",
     "models",
+    "more_models",
     "addons",
 )
 

@@ -65,7 +65,7 @@ def assert_same_names(before, after, fetches):
     assert after.versions == before.versions
 
 
-LINES = [line for table in ("keras3", "functions", "contexts") for line in load(table)]
+LINES = [line for table in ("keras3", "functions", "spellings", "contexts") for line in load(table)]
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line.name)

@@ -13,7 +13,7 @@ def test_keras3_norm_is_fused(case: Case) -> None:
     run(case)
 
 
-@pytest.mark.parametrize("case", parameters("functions"))
+@pytest.mark.parametrize("case", parameters("functions", "spellings"))
 def test_hand_written_norm_is_fused(case: Case) -> None:
     run(case)
 
@@ -33,6 +33,6 @@ def test_norm_among_neighbours_is_fused(case: Case) -> None:
     run(case)
 
 
-@pytest.mark.parametrize("case", parameters("models"))
+@pytest.mark.parametrize("case", parameters("models", "more_models"))
 def test_every_norm_of_a_model_is_fused(case: Case) -> None:
     run(case)

@@ -192,80 +192,6 @@ def moments(name, shape, axes, per_axis, *, kind, epsilon=1e-3, parameters=True,
     )
 
 
-def _group_by_hand(order):
-    """Group normalization with its reshapes written out; `order` is the layout."""
-
-    def make(builder):
-        gamma, beta = builder.parameter("gamma", (8,)), builder.parameter("beta", (8,))
-
-        def normalize(x):
-            n = tf.shape(x)[0]
-            if order == "NHWC":
-                grouped, axes = tf.reshape(x, [n, 3, 5, 2, 4]), [1, 2, 4]
-                g, b = gamma, beta
-            else:
-                grouped, axes = tf.reshape(x, [n, 2, 4, 3, 5]), [2, 3, 4]
-                g, b = tf.reshape(gamma, [8, 1, 1]), tf.reshape(beta, [8, 1, 1])
-            d, v = _centered(grouped, axes)
-            xhat = tf.reshape(d * tf.math.rsqrt(v + 1e-5), tf.shape(x))
-            return xhat * tf.cast(g, x.dtype) + tf.cast(b, x.dtype)
-
-        return _wrap(builder, normalize)
-
-    return make
-
-
-def _two_views(builder):
-    """The row as [B, T, H, D / H] before and as [B, T, D] after the reduction."""
-    gamma = builder.parameter("gamma", (8,))
-
-    def function(x):
-        heads = tf.reshape(x, [-1, 5, 2, 4])
-        d = heads - tf.reduce_mean(heads, [2, 3], keepdims=True)
-        r = tf.math.rsqrt(tf.reduce_mean(d * d, [2, 3], keepdims=True) + 1e-5)
-        return tf.reshape(d * r, [-1, 5, 8]) * tf.cast(gamma, x.dtype)
-
-    return function
-
-
-def _transposed(builder):
-    """Channels are moved to the end and back."""
-    gamma, beta = builder.parameter("gamma", (6,)), builder.parameter("beta", (6,))
-
-    def function(x):
-        t = tf.transpose(x, [0, 2, 3, 1])
-        d, v = _centered(t, [-1])
-        y = d * tf.math.rsqrt(v + 1e-6) * tf.cast(gamma, x.dtype) + tf.cast(beta, x.dtype)
-        return tf.transpose(y, [0, 3, 1, 2])
-
-    return function
-
-
-def _squeezed_means(builder):
-    """No keepdims: the statistics get their axis back by expand_dims."""
-    gamma, beta = builder.parameter("gamma", (8,)), builder.parameter("beta", (8,))
-
-    def function(x):
-        d = x - tf.expand_dims(tf.reduce_mean(x, -1), -1)
-        r = tf.math.rsqrt(tf.reduce_mean(d * d, -1) + 1e-5)
-        return d * r[..., tf.newaxis] * tf.cast(gamma, x.dtype) + tf.cast(beta, x.dtype)
-
-    return function
-
-
-def _pieces_of_l2(builder):
-    """A root mean square out of tf.math.l2_normalize's pieces and a real mean."""
-    gamma = builder.parameter("gamma", (8,))
-
-    def function(x):
-        total = tf.reduce_sum(tf.square(x), -1, keepdims=True)
-        size = tf.cast(tf.shape(x)[-1], x.dtype)
-        inverse = tf.math.rsqrt(total + 1e-6 * size)
-        return x * inverse * tf.sqrt(size) * tf.cast(gamma, x.dtype)
-
-    return function
-
-
 # TensorFlow 2.21's remapper makes _MklLayerNorm of these, which has no float64: they fail to run.
 _NO_FLOAT64 = "float64/.*/frozen"
 
@@ -348,23 +274,4 @@ LINES = [
     moments("instance.first", (2, 6, 3, 5), (2, 3), (1,), kind="instance_norm", more=_FROZEN),
     moments("instance.rank5", (2, 3, 2, 4, 6), (1, 2, 3), (4,), kind="instance_norm", more=_FROZEN),
     moments("one_group", (2, 3, 5, 6), (1, 2, 3), (3,), kind="group_norm"),
-    Line(
-        "hand.group.NHWC",
-        _group_by_hand("NHWC"),
-        {"group_norm": 1},
-        (Input((2, 3, 5, 8)),),
-        epsilon=1e-5,
-        more=_HALF,
-    ),
-    Line(
-        "hand.group.NCHW",
-        _group_by_hand("NCHW"),
-        {"group_norm": 1},
-        (Input((2, 8, 3, 5)),),
-        epsilon=1e-5,
-    ),
-    Line("hand.two_views", _two_views, {"layer_norm": 1}, (Input((3, 5, 8)),), epsilon=1e-5),
-    Line("hand.transposed", _transposed, {"layer_norm": 1}, (Input((2, 6, 3, 5)),), epsilon=1e-6),
-    Line("hand.squeezed", _squeezed_means, {"layer_norm": 1}, (Input((3, 5, 8)),), epsilon=1e-5),
-    Line("hand.pieces_of_l2", _pieces_of_l2, {"rms_norm": 1}, (Input((3, 5, 8)),), epsilon=1e-6),
 ]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ..line import BATCH, STATIC, Input, Line
 
-_TOKENS = Input((2, 6), below=50)
+TOKENS = Input((2, 6), below=50)
 _MASK = Input((2, 6), below=2)
 _POLICIES = ("float32", "mixed_float16")
 
@@ -44,21 +44,21 @@ def model(
     )
 
 
-_BERT = {
-    "token_ids": _TOKENS,
+BERT = {
+    "token_ids": TOKENS,
     "segment_ids": Input((2, 6), below=2),
     "padding_mask": _MASK,
 }
-_TEXT = {"token_ids": _TOKENS, "padding_mask": _MASK}
-_TEXT_TO_TEXT = {
-    "encoder_token_ids": _TOKENS,
+TEXT = {"token_ids": TOKENS, "padding_mask": _MASK}
+TEXT_TO_TEXT = {
+    "encoder_token_ids": TOKENS,
     "encoder_padding_mask": _MASK,
-    "decoder_token_ids": _TOKENS,
+    "decoder_token_ids": TOKENS,
     "decoder_padding_mask": _MASK,
 }
 
 
-def _small(**options):
+def small(**options):
     return {
         "vocabulary_size": 50,
         "num_layers": 2,
@@ -81,16 +81,16 @@ def _convnext(builder):
 LINES = [
     model(
         "bert",  # after the embeddings, and two in each of two layers
-        lambda hub: hub.models.BertBackbone(**_small(num_heads=2, max_sequence_length=8)),
+        lambda hub: hub.models.BertBackbone(**small(num_heads=2, max_sequence_length=8)),
         {"layer_norm": 5},
-        _BERT,
+        BERT,
         slow=False,
     ),
     model(
         "gpt2",  # two in each of two layers, and the last one
-        lambda hub: hub.models.GPT2Backbone(**_small(num_heads=2, max_sequence_length=8)),
+        lambda hub: hub.models.GPT2Backbone(**small(num_heads=2, max_sequence_length=8)),
         {"layer_norm": 5},
-        _TEXT,
+        TEXT,
     ),
     model(
         "vit",  # two in each of two layers, and the last one
@@ -120,62 +120,62 @@ LINES = [
     model(
         "whisper",  # encoder: 2 in its layer and the last; decoder: 3 in its layer and the last
         lambda hub: hub.models.WhisperBackbone(
-            **_small(num_layers=1, num_heads=2, num_mels=8),
+            **small(num_layers=1, num_heads=2, num_mels=8),
             max_encoder_sequence_length=12,
             max_decoder_sequence_length=8,
         ),
         {"layer_norm": 7},
         {
             "encoder_features": Input((2, 12, 8)),
-            "decoder_token_ids": _TOKENS,
+            "decoder_token_ids": TOKENS,
             "decoder_padding_mask": _MASK,
         },
     ),
     model(
         "llama",  # two in each of two layers, and the last one
-        lambda hub: hub.models.LlamaBackbone(**_small(num_query_heads=2, num_key_value_heads=2)),
+        lambda hub: hub.models.LlamaBackbone(**small(num_query_heads=2, num_key_value_heads=2)),
         {"rms_norm": 5},
-        _TEXT,
+        TEXT,
         slow=False,
     ),
     model(
         "mistral",
-        lambda hub: hub.models.MistralBackbone(**_small(num_query_heads=2, num_key_value_heads=2)),
+        lambda hub: hub.models.MistralBackbone(**small(num_query_heads=2, num_key_value_heads=2)),
         {"rms_norm": 5},
-        _TEXT,
+        TEXT,
     ),
     model(
         "qwen3",  # as Llama, and one on the query and one on the key of each layer
         lambda hub: hub.models.Qwen3Backbone(
-            **_small(num_query_heads=2, num_key_value_heads=2, head_dim=4)
+            **small(num_query_heads=2, num_key_value_heads=2, head_dim=4)
         ),
         {"rms_norm": 9},
-        _TEXT,
+        TEXT,
     ),
     model(
         "gemma",  # two in each of two layers, and the last one
         lambda hub: hub.models.GemmaBackbone(
-            **_small(num_query_heads=2, num_key_value_heads=1, head_dim=4)
+            **small(num_query_heads=2, num_key_value_heads=1, head_dim=4)
         ),
         {"rms_norm": 5},
-        _TEXT,
+        TEXT,
     ),
     model(
         "gemma3",  # six in each of two layers (query, key, two after), and the last one
         lambda hub: hub.models.Gemma3Backbone(
-            **_small(num_query_heads=2, num_key_value_heads=1, head_dim=4),
+            **small(num_query_heads=2, num_key_value_heads=1, head_dim=4),
             image_size=8,
             use_post_ffw_norm=True,
             use_post_attention_norm=True,
         ),
         {"rms_norm": 13},
-        _TEXT,
+        TEXT,
     ),
     model(
         "t5",  # encoder: 2 in each of 2 layers and the last; decoder: 3 in each of 2 and the last
-        lambda hub: hub.models.T5Backbone(**_small(num_heads=2)),
+        lambda hub: hub.models.T5Backbone(**small(num_heads=2)),
         {"rms_norm": 12},
-        _TEXT_TO_TEXT,
+        TEXT_TO_TEXT,
     ),
     model(
         # Encoder: 2 in each of 4 blocks, 2 + 1 + 2 in the middle, 1 at the end; decoder: the same.

@@ -1,0 +1,171 @@
+"""Spellings of their own: other views of x, and forms that nobody writes but that are right."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from ..line import CHANNELS, STATIC, Input, Line
+
+_HALF = (("mixed_float16", STATIC, "infer"), ("mixed_bfloat16", CHANNELS, "infer"))
+_X = (Input((3, 5, 8)),)
+
+
+def _mean(x, axes=-1):
+    return tf.reduce_mean(x, axes, keepdims=True)
+
+
+def _affine(builder, size=8):
+    gamma, beta = builder.parameter("gamma", (size,)), builder.parameter("beta", (size,))
+    return lambda x: (tf.cast(gamma, x.dtype), tf.cast(beta, x.dtype))
+
+
+def _group_by_hand(order):
+    """Group normalization with its reshapes written out; `order` is the layout."""
+
+    def make(builder):
+        gamma, beta = builder.parameter("gamma", (8,)), builder.parameter("beta", (8,))
+
+        def normalize(x):
+            n = tf.shape(x)[0]
+            if order == "NHWC":
+                grouped, axes = tf.reshape(x, [n, 3, 5, 2, 4]), [1, 2, 4]
+                g, b = gamma, beta
+            else:
+                grouped, axes = tf.reshape(x, [n, 2, 4, 3, 5]), [2, 3, 4]
+                g, b = tf.reshape(gamma, [8, 1, 1]), tf.reshape(beta, [8, 1, 1])
+            d = grouped - _mean(grouped, axes)
+            v = _mean(tf.square(d), axes)
+            xhat = tf.reshape(d * tf.math.rsqrt(v + 1e-5), tf.shape(x))
+            return xhat * tf.cast(g, x.dtype) + tf.cast(b, x.dtype)
+
+        return normalize
+
+    return make
+
+
+def _two_views(builder):
+    """The row as [B, T, H, D / H] before and as [B, T, D] after the reduction."""
+    gamma = builder.parameter("gamma", (8,))
+
+    def function(x):
+        heads = tf.reshape(x, [-1, 5, 2, 4])
+        d = heads - tf.reduce_mean(heads, [2, 3], keepdims=True)
+        r = tf.math.rsqrt(tf.reduce_mean(d * d, [2, 3], keepdims=True) + 1e-5)
+        return tf.reshape(d * r, [-1, 5, 8]) * tf.cast(gamma, x.dtype)
+
+    return function
+
+
+def _transposed(builder):
+    """Channels are moved to the end and back."""
+    gamma, beta = builder.parameter("gamma", (6,)), builder.parameter("beta", (6,))
+
+    def function(x):
+        t = tf.transpose(x, [0, 2, 3, 1])
+        d = t - _mean(t)
+        v = _mean(tf.square(d))
+        y = d * tf.math.rsqrt(v + 1e-6) * tf.cast(gamma, x.dtype) + tf.cast(beta, x.dtype)
+        return tf.transpose(y, [0, 3, 1, 2])
+
+    return function
+
+
+def _squeezed_means(builder):
+    """No keepdims: the statistics get their axis back by expand_dims."""
+    gamma, beta = builder.parameter("gamma", (8,)), builder.parameter("beta", (8,))
+
+    def function(x):
+        d = x - tf.expand_dims(tf.reduce_mean(x, -1), -1)
+        r = tf.math.rsqrt(tf.reduce_mean(d * d, -1) + 1e-5)
+        return d * r[..., tf.newaxis] * tf.cast(gamma, x.dtype) + tf.cast(beta, x.dtype)
+
+    return function
+
+
+def _pieces_of_l2(builder):
+    """A root mean square out of tf.math.l2_normalize's pieces and a real mean."""
+    gamma = builder.parameter("gamma", (8,))
+
+    def function(x):
+        total = tf.reduce_sum(tf.square(x), -1, keepdims=True)
+        size = tf.cast(tf.shape(x)[-1], x.dtype)
+        inverse = tf.math.rsqrt(total + 1e-6 * size)
+        return x * inverse * tf.sqrt(size) * tf.cast(gamma, x.dtype)
+
+    return function
+
+
+def _x_times_centered(builder):
+    """var(x) = E[x (x - E[x])]."""
+    parameters = _affine(builder)
+
+    def function(x):
+        g, b = parameters(x)
+        d = x - _mean(x)
+        return d * tf.math.rsqrt(_mean(x * d) + 1e-5) * g + b
+
+    return function
+
+
+def _distributed(builder):
+    """Everything multiplied out."""
+    parameters = _affine(builder)
+
+    def function(x):
+        g, b = parameters(x)
+        m = _mean(x)
+        r = tf.math.rsqrt(_mean(tf.square(x - m)) + 1e-5)
+        return (x * g) * r - (m * r) * g + b
+
+    return function
+
+
+def _negated(builder):
+    """(E[x] - x) times a negative inverse root."""
+    parameters = _affine(builder)
+
+    def function(x):
+        g, b = parameters(x)
+        d = _mean(x) - x
+        return b - d * tf.math.rsqrt(_mean(d * d) + 1e-5) * g
+
+    return function
+
+
+def _gamma_first(builder):
+    """gamma meets the inverse root before x does."""
+    parameters = _affine(builder)
+
+    def function(x):
+        g, b = parameters(x)
+        d = x - _mean(x)
+        return d * (g / tf.sqrt(_mean(tf.math.squared_difference(x, _mean(x))) + 1e-5)) + b
+
+    return function
+
+
+LINES = [
+    Line(
+        "hand.group.NHWC",
+        _group_by_hand("NHWC"),
+        {"group_norm": 1},
+        (Input((2, 3, 5, 8)),),
+        epsilon=1e-5,
+        more=_HALF,
+    ),
+    Line(
+        "hand.group.NCHW",
+        _group_by_hand("NCHW"),
+        {"group_norm": 1},
+        (Input((2, 8, 3, 5)),),
+        epsilon=1e-5,
+    ),
+    Line("hand.two_views", _two_views, {"layer_norm": 1}, (Input((3, 5, 8)),), epsilon=1e-5),
+    Line("hand.transposed", _transposed, {"layer_norm": 1}, (Input((2, 6, 3, 5)),), epsilon=1e-6),
+    Line("hand.squeezed", _squeezed_means, {"layer_norm": 1}, (Input((3, 5, 8)),), epsilon=1e-5),
+    Line("hand.pieces_of_l2", _pieces_of_l2, {"rms_norm": 1}, (Input((3, 5, 8)),), epsilon=1e-6),
+    Line("odd.x_times_centered", _x_times_centered, {"layer_norm": 1}, _X, epsilon=1e-5),
+    Line("odd.distributed", _distributed, {"layer_norm": 1}, _X, epsilon=1e-5),
+    Line("odd.negated", _negated, {"layer_norm": 1}, _X, epsilon=1e-5),
+    Line("odd.gamma_first", _gamma_first, {"layer_norm": 1}, _X, epsilon=1e-5),
+]

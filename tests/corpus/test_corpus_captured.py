@@ -1,0 +1,54 @@
+"""Graphs as a plugin was handed them on a machine with a GPU, after TensorFlow's layout pass.
+
+captured/h200_convnet_*: Conv2D, GroupNormalization(groups), Conv2D, LayerNormalization, Dense,
+LayerNormalization of Keras 3, fit(jit_compile=False) or inference, float32. In training the layout
+pass has turned the convolutions to NCHW, and the first LayerNormalization with them: its axes go
+through DataFormatDimMap, its gamma and beta through transposes. captured/h200_layer_train_*: one
+LayerNormalization with its gradient. _0 and _1: first and second iteration of the meta optimizer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+import nv_norms_rewriter
+
+FOLDER = Path(__file__).parent / "captured"
+
+EXPECTED = {
+    "h200_convnet_infer_0": {"group_norm": 1, "layer_norm": 2},
+    "h200_convnet_train_0": {"group_norm": 1, "layer_norm": 2},
+    "h200_convnet_train_1": {"group_norm": 1, "layer_norm": 2},
+    "h200_layer_train_0": {"layer_norm": 1},
+    "h200_layer_train_1": {"layer_norm": 1},
+}
+
+
+def assert_importable(graph_def: tf.compat.v1.GraphDef) -> None:
+    copy = tf.compat.v1.GraphDef()
+    copy.CopyFrom(graph_def)
+    for node in copy.node:
+        node.attr.pop("_output_shapes", None)  # grappler leaves stale ones behind
+    with tf.Graph().as_default():
+        tf.graph_util.import_graph_def(copy, name="")
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_captured_norms_are_fused(name: str) -> None:
+    before = tf.compat.v1.GraphDef.FromString((FOLDER / f"{name}.pb").read_bytes())
+    assert_importable(before)
+    fetches = [node.name for node in before.node if node.op == "_Retval"]
+    after, report = nv_norms_rewriter.rewrite(before, fetches=fetches)
+    forward = [record for record in report if record.direction == "forward"]
+    assert Counter(record.kind for record in forward if record.fused) == EXPECTED[name], report
+    assert_importable(after)
+    again, report = nv_norms_rewriter.rewrite(after, fetches=fetches)
+    assert not any(record.fused and record.direction == "forward" for record in report)
+
+
+def test_every_captured_graph_has_an_expectation() -> None:
+    assert {file.stem for file in FOLDER.glob("*.pb")} == set(EXPECTED)
