@@ -1,12 +1,13 @@
 """Builds the libraries with Bazel, started by bazelisk, and puts them beside the Python package."""
 
+from __future__ import annotations
+
 import json
 import os
 import pathlib
 import re
 import shutil
 import sys
-import urllib.error
 import urllib.request
 
 import environment
@@ -94,9 +95,7 @@ def _can_download() -> bool:
             pass
         run("Downloading Bazel", [str(_BAZELISK), "version"], timeout=600)
         can = True
-    except (OSError, StepError) as failure:
-        if isinstance(failure, urllib.error.HTTPError | StepError):
-            say(f"Bazel {versions.BAZEL} cannot be downloaded: {str(failure).splitlines()[-1]}")
+    except (OSError, StepError):
         can = False
     answer.write_text(json.dumps({"version": versions.BAZEL, "can": can}))
     return can

@@ -1,5 +1,7 @@
 """The project's own Python environment, .venv."""
 
+from __future__ import annotations
+
 import os
 import pathlib
 import shutil

@@ -3,6 +3,8 @@
 Usage: python3 tools/make.py {demo,test,wheel,bench,lint,clean}
 """
 
+from __future__ import annotations
+
 import fcntl
 import os
 import shutil

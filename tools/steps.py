@@ -1,8 +1,11 @@
 """Long steps of the set-up: shown while they run, silent when they worked, explained when not."""
 
+from __future__ import annotations
+
 import hashlib
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 import threading
@@ -13,7 +16,6 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORK = ROOT / ".build"
 
 _FRAMES = "|/-\\"
-_HEARTBEAT_SECONDS = 60
 
 
 class StepError(Exception):
@@ -26,7 +28,10 @@ def say(message: str) -> None:
 
 
 class _Progress:
-    """The line of a running step: a spinner on a terminal, else a sign of life now and then."""
+    """The line of a running step: a spinner on a terminal, else a sign of life now and then.
+
+    A step of less than a second leaves no line.
+    """
 
     def __init__(self, title: str, log: pathlib.Path) -> None:
         self._title = title
@@ -34,44 +39,46 @@ class _Progress:
         self._terminal = sys.stdout.isatty()
         self._done = threading.Event()
         self._start = time.monotonic()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread = threading.Thread(target=self._show, daemon=True)
 
     def __enter__(self) -> "_Progress":
-        if not self._terminal:
-            say(f"{self._title} ...")
         self._thread.start()
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
         self._done.set()
         self._thread.join()
-        result = "done" if kind is None else "failed"
-        clear = "\r\033[K" if self._terminal else ""
-        say(f"{clear}{self._title}: {result} in {self._elapsed():.0f} s")
+        if self._terminal:
+            print("\r\033[K", end="", flush=True)
+        if kind is not None or self._seconds() >= 1:
+            result = "done" if kind is None else "failed"
+            say(f"{self._title}: {result} in {self._seconds():.0f} s")
 
-    def _elapsed(self) -> float:
+    def _seconds(self) -> float:
         return time.monotonic() - self._start
 
-    def _last_line(self) -> str:
-        try:
-            with self._log.open("rb") as log:
-                log.seek(max(0, self._log.stat().st_size - 2000))
-                lines = log.read().decode(errors="replace").splitlines()
-        except OSError:
-            return ""
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
-
-    def _run(self) -> None:
+    def _show(self) -> None:
+        if not self._terminal:
+            if not self._done.wait(1):
+                say(f"{self._title} ...")
+            while not self._done.wait(60):
+                say(f"  {self._title}: {self._seconds():.0f} s so far")
+            return
         frame = 0
-        while not self._done.wait(0.2 if self._terminal else _HEARTBEAT_SECONDS):
-            if not self._terminal:
-                say(f"  {self._title}: {self._elapsed():.0f} s so far")
-                continue
+        while not self._done.wait(0.2):
             frame += 1
-            width = os.get_terminal_size().columns if sys.stdout.isatty() else 100
-            line = f"{_FRAMES[frame % 4]} {self._title} {self._elapsed():.0f} s  "
-            line = (line + self._last_line())[: max(20, width - 1)]
-            print("\r\033[K" + line, end="", flush=True)
+            line = (
+                f"{_FRAMES[frame % 4]} {self._title} {self._seconds():.0f} s  {self._last_line()}"
+            )
+            width = os.get_terminal_size().columns
+            print("\r\033[K" + line[: max(20, width - 1)], end="", flush=True)
+
+    def _last_line(self) -> str:
+        """The end of what the command has said so far."""
+        with self._log.open("rb") as log:
+            log.seek(max(0, self._log.stat().st_size - 2000))
+            lines = log.read().decode(errors="replace").splitlines()
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def run(
@@ -89,7 +96,7 @@ def run(
     WORK.mkdir(exist_ok=True)
     name = "".join(c if c.isalnum() else "-" for c in title.lower()).strip("-")
     log = WORK / f"{name}.log"
-    with _Progress(title, log), log.open("wb") as output:
+    with log.open("wb") as output, _Progress(title, log):
         try:
             status = subprocess.run(
                 command,
@@ -112,9 +119,7 @@ def run(
 
 def shell(command: list[str]) -> str:
     """The command as one would type it."""
-    import shlex
-
-    return " ".join(shlex.quote(part) for part in command)
+    return shlex.join(command)
 
 
 def digest(parts: Iterable[str]) -> str:

@@ -4,6 +4,8 @@ The one other place that names a version is .bazelversion, where Bazel looks for
 step compares the two. The package itself asks for less: see dependencies in pyproject.toml.
 """
 
+from __future__ import annotations
+
 # PyPI, for the users of the package, the tests and the demo.
 TENSORFLOW = "2.21.0"  # what the plugin is compiled against; its C++ API changes with each minor
 PACKAGES = {
