@@ -1,0 +1,25 @@
+#ifndef NV_NORMS_PLUGIN_EDIT_H_
+#define NV_NORMS_PLUGIN_EDIT_H_
+
+#include <functional>
+
+#include "plugin/graph/shapes.h"
+#include "plugin/graph/view.h"
+#include "plugin/recognizer/forward.h"
+
+namespace nv_norms {
+
+const char* OpName(const ForwardMatch& match);  // "FusedLayerNorm", ...
+
+// Reasons not to edit that have to do with types, devices and readers, not with meaning.
+Reason CheckForward(const GraphView& view, const Shapes& shapes, const ForwardMatch& match);
+
+// Puts the fused op in the place of y, or of the sum or product with what goes on beside it, and
+// removes what nobody reads any more. Names of kept nodes, devices, control edges stay.
+// The only place that changes a graph. Returns the fused node.
+int ApplyForward(GraphView* view, Shapes* shapes, const ForwardMatch& match,
+                 const std::function<bool(int)>& keep);
+
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_PLUGIN_EDIT_H_

@@ -1,0 +1,27 @@
+#ifndef NV_NORMS_PLUGIN_GRAPH_CONSTANTS_H_
+#define NV_NORMS_PLUGIN_GRAPH_CONSTANTS_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "plugin/graph/view.h"
+
+namespace nv_norms {
+
+struct IntTensor {
+  bool scalar = false;
+  std::vector<int64_t> values;
+};
+
+bool IsFloat(tensorflow::DataType dtype);  // half, bfloat16, float32, float64
+bool IsInt(tensorflow::DataType dtype);    // int32, int64
+
+// The value of a Const of floating type whose elements are all equal, however many there are.
+std::optional<double> FloatSplat(const GraphView& view, int node);
+// The elements of a Const of type int32 or int64 with rank 0 or 1 and at most 64 elements.
+std::optional<IntTensor> IntConstant(const GraphView& view, int node);
+
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_PLUGIN_GRAPH_CONSTANTS_H_

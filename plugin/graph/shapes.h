@@ -1,0 +1,44 @@
+#ifndef NV_NORMS_PLUGIN_GRAPH_SHAPES_H_
+#define NV_NORMS_PLUGIN_GRAPH_SHAPES_H_
+
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "plugin/graph/view.h"
+#include "tensorflow/c/experimental/grappler/grappler.h"
+
+namespace nv_norms {
+
+// What shape inference says of one tensor. A dimension is its size, or -1 for unknown, or less
+// than -1 for unknown but equal to every dimension with the same number.
+struct TensorInfo {
+  tensorflow::DataType dtype = tensorflow::DT_INVALID;
+  bool rank_known = false;
+  std::vector<int64_t> dims;
+};
+
+// Shapes and types by TensorFlow's static inference, asked for node by node and kept.
+class Shapes {
+ public:
+  // `view` must outlive this; nodes that are not in `item`'s graph have no shape.
+  Shapes(TF_GrapplerItem* item, const GraphView* view);
+  ~Shapes();
+  Shapes(const Shapes&) = delete;
+  Shapes& operator=(const Shapes&) = delete;
+
+  absl::Status Infer();
+  const TensorInfo& Get(TensorId tensor) const;
+  // For nodes that an edit made.
+  void Set(int node, std::vector<TensorInfo> outputs) { known_[node] = std::move(outputs); }
+
+ private:
+  TF_GraphProperties* properties_;
+  const GraphView* view_;
+  mutable std::unordered_map<int, std::vector<TensorInfo>> known_;
+};
+
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_PLUGIN_GRAPH_SHAPES_H_

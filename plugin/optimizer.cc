@@ -1,0 +1,128 @@
+#include "plugin/optimizer.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "plugin/remapper.h"
+#include "plugin/report.h"
+#include "tensorflow/c/tf_buffer.h"
+#include "tensorflow/c/tf_status.h"
+#include "tensorflow/core/grappler/grappler_item.h"
+#include "tensorflow/core/platform/logging.h"
+
+namespace nv_norms {
+namespace {
+
+std::atomic<bool>& Enabled() {
+  static std::atomic<bool> enabled{true};
+  return enabled;
+}
+
+// TensorFlow creates one of these for each graph and destroys it afterwards.
+struct Optimizer {
+  const char* device_type;
+};
+
+// For people who want to see what the pass is given: NV_NORMS_DUMP_DIR names a folder.
+void Dump(const tensorflow::GraphDef& graph, const char* when) {
+  static std::atomic<int> count{0};
+  static const char* const directory = std::getenv("NV_NORMS_DUMP_DIR");
+  if (directory == nullptr) return;
+  const int number = std::strcmp(when, "before") == 0 ? count++ : count - 1;
+  std::ofstream file(
+      std::string(directory) + "/graph_" + std::to_string(number) + "_" + when + ".pb",
+      std::ios::binary);
+  graph.SerializeToOstream(&file);
+}
+
+bool PreservedNodes(const TF_GrapplerItem* item, std::unordered_set<std::string>* names,
+                    TF_Status* status) {
+  int count = 0;
+  size_t size = 0;
+  TF_GetNodesToPreserveListSize(item, &count, &size, status);
+  if (TF_GetCode(status) != TF_OK) return false;
+  std::vector<char*> values(count);
+  std::vector<size_t> lengths(count);
+  std::string storage(size, '\0');
+  if (count > 0) {
+    TF_GetNodesToPreserveList(item, values.data(), lengths.data(), count, storage.data(), size,
+                              status);
+    if (TF_GetCode(status) != TF_OK) return false;
+  }
+  for (int i = 0; i < count; ++i) {
+    // A fetch may carry a port: "y:1".
+    std::string name(values[i], lengths[i]);
+    const size_t colon = name.find(':');
+    names->insert(colon == std::string::npos ? name : name.substr(0, colon));
+  }
+  return true;
+}
+
+void* CreateFor(const char* device_type) { return new Optimizer{device_type}; }
+void* CreateForCpu() { return CreateFor("CPU"); }
+void* CreateForGpu() { return CreateFor("GPU"); }
+
+void Destroy(void* optimizer) { delete static_cast<Optimizer*>(optimizer); }
+
+// TF_ABORTED tells TensorFlow that nothing was done; it goes on with the graph that it has.
+void Abort(TF_Status* status, const std::string& why) {
+  TF_SetStatus(status, TF_ABORTED, why.c_str());
+}
+
+void Optimize(void* self, const TF_Buffer* serialized, const TF_GrapplerItem* item,
+              TF_Buffer* optimized, TF_Status* status) {
+  if (!IsEnabled()) return Abort(status, "the normalization rewriter is disabled");
+  tensorflow::GraphDef graph;
+  if (!graph.ParseFromArray(serialized->data, static_cast<int>(serialized->length))) {
+    return Abort(status, "the graph cannot be parsed");
+  }
+  Dump(graph, "before");
+  RemapperOptions options;
+  options.device_type = static_cast<const Optimizer*>(self)->device_type;
+  options.graph_name = reinterpret_cast<const tensorflow::grappler::GrapplerItem*>(item)->id;
+  if (!PreservedNodes(item, &options.preserve, status)) {
+    return Abort(status, "the nodes to preserve cannot be told");
+  }
+  std::vector<Record> records;
+  const auto changed = Remap(&graph, const_cast<TF_GrapplerItem*>(item), options, &records);
+  if (!changed.ok()) {
+    VLOG(1) << "Graph " << options.graph_name << " is left as it is: " << changed.status();
+    return Abort(status, std::string(changed.status().message()));
+  }
+  AddToReport(records);
+  if (!*changed) return Abort(status, "no normalization to fuse");
+  Dump(graph, "after");
+  const size_t size = graph.ByteSizeLong();
+  void* data = std::malloc(size);
+  if (data == nullptr || !graph.SerializeToArray(data, static_cast<int>(size))) {
+    std::free(data);
+    return Abort(status, "the rewritten graph cannot be serialized");
+  }
+  optimized->data = data;
+  optimized->length = size;
+  optimized->data_deallocator = [](void* p, size_t) { std::free(p); };
+  TF_SetStatus(status, TF_OK, "");
+}
+
+}  // namespace
+
+void SetEnabled(bool enabled) { Enabled() = enabled; }
+bool IsEnabled() { return Enabled(); }
+
+void RegisterOptimizer(const char* device_type, TP_OptimizerRegistrationParams* params,
+                       TF_Status* status) {
+  params->struct_size = TP_OPTIMIZER_REGISTRATION_PARAMS_STRUCT_SIZE;
+  params->optimizer_configs->struct_size = TP_OPTIMIZER_CONFIGS_STRUCT_SIZE;
+  params->optimizer->struct_size = TP_OPTIMIZER_STRUCT_SIZE;
+  params->device_type = device_type;
+  params->optimizer->create_func =
+      std::strcmp(device_type, "GPU") == 0 ? CreateForGpu : CreateForCpu;
+  params->optimizer->optimize_func = Optimize;
+  params->optimizer->destroy_func = Destroy;
+  TF_SetStatus(status, TF_OK, "");
+}
+
+}  // namespace nv_norms

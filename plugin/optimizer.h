@@ -1,0 +1,18 @@
+#ifndef NV_NORMS_PLUGIN_OPTIMIZER_H_
+#define NV_NORMS_PLUGIN_OPTIMIZER_H_
+
+#include "tensorflow/c/experimental/grappler/grappler.h"
+
+namespace nv_norms {
+
+// Fills in what TF_InitGraph has to, for one device type ("CPU", "GPU"; must outlive the process).
+void RegisterOptimizer(const char* device_type, TP_OptimizerRegistrationParams* params,
+                       TF_Status* status);
+
+// Whether the pass does anything at all.
+void SetEnabled(bool enabled);
+bool IsEnabled();
+
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_PLUGIN_OPTIMIZER_H_

@@ -1,0 +1,26 @@
+#ifndef NV_NORMS_PLUGIN_RECOGNIZER_ALIGNMENT_H_
+#define NV_NORMS_PLUGIN_RECOGNIZER_ALIGNMENT_H_
+
+#include <vector>
+
+#include "plugin/recognizer/axes.h"
+
+namespace nv_norms {
+
+enum class Alignment {
+  kDone,
+  kRestart,     // the axes became finer: evaluate again
+  kImpossible,  // these shapes do not go together, or we cannot tell that they do
+};
+
+// The dimensions of an elementwise op's output. Where two dimensions are made of different atoms
+// of the same size, one that belongs to an operand is bound to the other's; atoms are split where
+// one operand groups them more finely.
+Alignment AlignForBroadcast(const std::vector<const Dims*>& operands, Axes* axes, Dims* out);
+
+// The dimensions after a Reshape to `target`, where -1 is what remains.
+Alignment AlignForReshape(const Dims& from, const std::vector<Size>& target, Axes* axes, Dims* out);
+
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_PLUGIN_RECOGNIZER_ALIGNMENT_H_

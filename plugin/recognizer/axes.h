@@ -1,0 +1,66 @@
+#ifndef NV_NORMS_PLUGIN_RECOGNIZER_AXES_H_
+#define NV_NORMS_PLUGIN_RECOGNIZER_AXES_H_
+
+#include <cstdint>
+#include <map>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "plugin/graph/view.h"
+#include "plugin/recognizer/size.h"
+
+namespace nv_norms {
+
+// An atom is an axis that no Reshape in sight splits: every dimension of every tensor near a
+// candidate is a list of atoms. A dimension of size 1 is the empty list.
+using Atom = int;
+using Dim = std::vector<Atom>;
+using Dims = std::vector<Dim>;
+
+// The atoms of one candidate. An atom may later be found to consist of others, either because a
+// Reshape splits it or because it turns out to be the same axis as one that has another name
+// (gamma's only axis is x's last one). Evaluation then starts again with the finer atoms; what
+// was learned stays here.
+class Axes {
+ public:
+  // The atoms of one dimension of a tensor; made at the first call, the same ever after.
+  // A dimension of a tensor that is not the root may be bound to other atoms later.
+  Dim ForDimension(TensorId tensor, int dimension, const Size& size, bool is_root);
+
+  const Size& size(Atom atom) const { return atoms_[atom].size; }
+  Size size(const Dim& dim) const;
+  bool bindable(Atom atom) const { return atoms_[atom].bindable; }
+
+  // Replaces atom by smaller ones whose sizes multiply to its own, in every dimension.
+  // True if the atom could be replaced (a size of an unknown may have been settled instead).
+  bool Split(Atom atom, const Size& outer, const Size& inner);
+  // Declares a bindable atom to be these atoms.
+  void Bind(Atom atom, const Dim& to) { atoms_[atom].finer = to; }
+  // Settles that an unknown has this value. Only for unknowns of bindable or root dimensions.
+  void Assume(int64_t symbol, const Size& value) { assumed_[symbol] = value; }
+  Size Resolve(const Size& size) const;
+
+  // A symbol for a dimension of which nothing is known, the same for each (tensor, dimension).
+  int64_t SymbolFor(TensorId tensor, int dimension);
+
+  int num_atoms() const { return static_cast<int>(atoms_.size()); }
+
+ private:
+  struct Info {
+    Size size;
+    bool bindable;
+    Dim finer;  // empty: not replaced
+  };
+  void Expand(Atom atom, Dim* out) const;
+  Atom New(const Size& size, bool bindable);
+
+  std::vector<Info> atoms_;
+  std::map<std::pair<TensorId, int>, Atom> of_dimension_;
+  std::map<std::pair<TensorId, int>, int64_t> symbol_of_;
+  std::unordered_map<int64_t, Size> assumed_;
+};
+
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_PLUGIN_RECOGNIZER_AXES_H_

@@ -1,0 +1,548 @@
+#include "plugin/recognizer/forward.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "plugin/graph/constants.h"
+#include "plugin/recognizer/bags.h"
+#include "plugin/recognizer/ops.h"
+
+namespace nv_norms {
+namespace {
+
+constexpr int kMaxDependents = 400;
+constexpr int kMaxVisited = 160;
+constexpr int kMaxRestarts = 40;
+constexpr size_t kMaxSubset = 6;
+constexpr double kTolerance = 1e-6;
+
+// A tensor that equals xhat * gamma + beta, then + or * parts.
+struct Output {
+  TensorId y;
+  bool subtract_mean = true;
+  TensorId gamma, beta;
+  std::vector<Part> parts;
+  bool parts_are_factors = false;
+  std::vector<BagItem> core;  // the terms (or factors) whose sum (product) is xhat * gamma
+  bool core_is_product = false;
+
+  bool clean() const { return parts.empty(); }
+};
+
+class Search {
+ public:
+  Search(const GraphView& view, const Shapes& shapes, const Statistics& statistics,
+         const std::function<bool(int)>& keep, std::set<int>* settled)
+      : view_(view), shapes_(shapes), statistics_(statistics), keep_(keep), settled_(settled) {
+    scene_ = Scene{&view,
+                   &shapes,
+                   {statistics.x},
+                   statistics.rank_if_unknown,
+                   Dependents(view, statistics.x, kMaxDependents)};
+    if (statistics.epsilon > 0) scene_.scale_of_last_draw = std::sqrt(statistics.epsilon);
+  }
+
+  std::vector<ForwardMatch> Run(Reason* reason) {
+    for (int attempt = 0; attempt < kMaxRestarts; ++attempt) {
+      Interpreter interpreter(scene_, &axes_, /*draw=*/0);
+      Prepare(&interpreter);
+      if (!interpreter.restart() && ready_) Visit();
+      if (!interpreter.restart()) {
+        std::vector<ForwardMatch> matches;
+        if (ready_) matches = Matches();
+        if (interpreter.restart()) continue;
+        *reason = matches.empty() ? reason_ : Reason::kNone;
+        return matches;
+      }
+    }
+    *reason = Reason::kNoOutput;
+    return {};
+  }
+
+ private:
+  struct Bases {
+    Numbers centred, plain;  // (x - mean) * rstd, x * rstd
+  };
+
+  std::optional<Bases> BasesOf(Interpreter* interpreter, std::vector<Atom>* reduced) const {
+    *reduced = ReducedAtoms(view_, statistics_, interpreter);
+    const Value* x = interpreter->restart() ? nullptr : interpreter->Eval(statistics_.x);
+    if (x == nullptr || reduced->empty()) return std::nullopt;
+    const Numbers rstd = RstdOf(x->numbers, *reduced, statistics_.moment, statistics_.epsilon);
+    const auto minus = [](double a, double b) { return a - b; };
+    const auto times = [](double a, double b) { return a * b; };
+    return Bases{Zip(Zip(x->numbers, MeanOf(x->numbers, *reduced), minus), rstd, times),
+                 Zip(x->numbers, rstd, times)};
+  }
+
+  void Prepare(Interpreter* interpreter) {
+    interpreter_ = interpreter;
+    reason_ = Reason::kNoOutput;
+    ready_ = false;
+    outputs_.clear();
+    all_.clear();
+    depends_.clear();
+    auto bases = BasesOf(interpreter, &reduced_);
+    if (!bases) return;
+    bases_ = *std::move(bases);
+    const Value* x = interpreter->Eval(statistics_.x);
+    x_dims_ = x->dims;
+    ready_ = !OverTheBatch();
+    if (!ready_) reason_ = Reason::kBatchStatistics;
+  }
+
+  // Over the first axis but not over all: a batch norm, or the standardization of a kernel.
+  bool OverTheBatch() const {
+    if (x_dims_.empty() || x_dims_[0].empty()) return false;
+    const auto reduced = [&](Atom atom) {
+      return std::find(reduced_.begin(), reduced_.end(), atom) != reduced_.end();
+    };
+    bool first = false, others = true;
+    for (Atom atom : x_dims_[0]) first = first || reduced(atom);
+    for (const Dim& dim : x_dims_) {
+      for (Atom atom : dim) others = others && reduced(atom);
+    }
+    return first && !others;
+  }
+
+  // Whether a tensor is computed from the anchor.
+  bool FromAnchor(TensorId tensor) {
+    if (tensor == statistics_.anchor) return true;
+    if (scene_.dependents.count(tensor.node) == 0) return false;
+    auto found = depends_.find(tensor.node);
+    if (found != depends_.end()) return found->second;
+    depends_[tensor.node] = false;
+    bool from = false;
+    for (const TensorId& input : view_.inputs(tensor.node)) from = from || FromAnchor(input);
+    return depends_[tensor.node] = from;
+  }
+
+  bool FromX(TensorId tensor) const {
+    return tensor == statistics_.x || scene_.dependents.count(tensor.node) > 0;
+  }
+
+  const Output* OutputAt(TensorId tensor) const {
+    auto found = outputs_.find(tensor);
+    return found == outputs_.end() ? nullptr : &all_[found->second];
+  }
+
+  bool MayBeParameter(TensorId tensor) {
+    if (FromX(tensor)) return false;
+    const Value* value = interpreter_->Eval(tensor);
+    if (value == nullptr) return false;
+    const std::vector<Atom> atoms = value->Flat();
+    return !atoms.empty() &&
+           FindProblem(axes_, x_dims_, reduced_, &atoms, statistics_.moment).has_value();
+  }
+
+  // Gamma and beta vary along the same axes.
+  bool SameAxes(TensorId a, TensorId b) {
+    const Value* va = interpreter_->Eval(a);
+    const Value* vb = interpreter_->Eval(b);
+    return va != nullptr && vb != nullptr && va->Flat() == vb->Flat();
+  }
+
+  Numbers Combine(const std::vector<BagItem>& items, bool product, Interpreter* interpreter,
+                  bool* ok) const {
+    Numbers total = Numbers::Scalar(product ? 1.0 : 0.0);
+    for (const BagItem& item : items) {
+      const Value* value = interpreter->Eval(item.tensor);
+      if (value == nullptr) {
+        *ok = false;
+        return total;
+      }
+      const bool inverted = item.inverted;
+      total = Zip(total, value->numbers, [&](double a, double b) {
+        return product ? (inverted ? a / b : a * b) : (inverted ? a - b : a + b);
+      });
+    }
+    return total;
+  }
+
+  // Whether the combined items are xhat, or xhat * gamma for an operand gamma; fills in the rest.
+  bool IsNormalized(const std::vector<BagItem>& items, bool product, Output* output) {
+    bool ok = true;
+    const Numbers value = Combine(items, product, interpreter_, &ok);
+    if (!ok || interpreter_->restart()) return false;
+    std::vector<bool> choices = {true, false};
+    if (statistics_.moment == Moment::kMeanSquare) choices = {false};
+    for (bool centred : choices) {
+      const Numbers& base = centred ? bases_.centred : bases_.plain;
+      if (Close(value, base, kTolerance)) {
+        output->subtract_mean = centred;
+        output->gamma = TensorId();
+        return true;
+      }
+      const std::vector<TensorId> operands = interpreter_->operands();
+      for (const TensorId& operand : operands) {
+        const Value* gamma = interpreter_->Eval(operand);
+        if (gamma == nullptr) continue;
+        const Numbers scaled = Zip(base, gamma->numbers, [](double a, double b) { return a * b; });
+        if (!Close(value, scaled, kTolerance)) continue;
+        if (!MayBeParameter(operand)) {
+          if (!interpreter_->restart()) reason_ = Reason::kParameterVaries;
+          continue;
+        }
+        output->subtract_mean = centred;
+        output->gamma = operand;
+        return true;
+      }
+    }
+    return false;
+  }
+
+  void Add(const Output& output) {
+    outputs_[output.y] = static_cast<int>(all_.size());
+    all_.push_back(output);
+  }
+
+  // Takes beta out of the terms that do not come from the anchor; the others become parts.
+  void TakeBeta(const std::vector<BagItem>& others, Output* output) {
+    for (const BagItem& item : others) {
+      const bool fits = !output->beta.valid() && !item.inverted && MayBeParameter(item.tensor) &&
+                        (!output->gamma.valid() || SameAxes(output->gamma, item.tensor));
+      if (fits) {
+        output->beta = item.tensor;
+      } else {
+        output->parts.push_back({item.tensor, item.inverted});
+      }
+    }
+    output->parts_are_factors = false;
+  }
+
+  void TakeGamma(const std::vector<BagItem>& others, Output* output) {
+    for (const BagItem& item : others) {
+      if (!output->gamma.valid() && !item.inverted && MayBeParameter(item.tensor)) {
+        output->gamma = item.tensor;
+      } else {
+        output->parts.push_back({item.tensor, item.inverted});
+      }
+    }
+    output->parts_are_factors = true;
+  }
+
+  // Both return whether to look further along.
+  bool VisitSum(int node) {
+    const auto terms = Terms(view_, node, [&](TensorId t) {
+      return FromAnchor(t) && (OutputAt(t) == nullptr || !OutputAt(t)->clean());
+    });
+    std::vector<BagItem> core, others;
+    for (const BagItem& term : terms) {
+      (FromAnchor(term.tensor) ? core : others).push_back(term);
+    }
+    if (core.empty()) return false;
+    Output output;
+    output.y = {node, 0};
+    if (core.size() == 1 && !core[0].inverted && OutputAt(core[0].tensor) != nullptr) {
+      const Output& inner = *OutputAt(core[0].tensor);
+      if (inner.beta.valid() || !inner.clean()) return false;
+      output = inner;
+      output.y = {node, 0};
+      TakeBeta(others, &output);
+      if (output.beta.valid()) Add(output);
+      return output.clean() || !output.beta.valid();
+    }
+    if (IsNormalized(core, /*product=*/false, &output)) {
+      output.core = core;
+      TakeBeta(others, &output);
+      Add(output);
+      return output.clean() || !output.beta.valid();
+    }
+    if (core.size() < 3 || core.size() > kMaxSubset) return true;
+    // Several norms of one x in one sum: some of the terms are one of them.
+    for (unsigned mask = 1; mask + 1 < (1u << core.size()); ++mask) {
+      std::vector<BagItem> some, rest = others;
+      for (size_t i = 0; i < core.size(); ++i) {
+        (mask >> i & 1 ? some : rest).push_back(core[i]);
+      }
+      if (!IsNormalized(some, /*product=*/false, &output)) continue;
+      output.core = some;
+      TakeBeta(rest, &output);
+      Add(output);
+      return output.clean() || !output.beta.valid();
+    }
+    return true;
+  }
+
+  bool VisitProduct(int node) {
+    const auto factors = Factors(view_, node, [&](TensorId t) {
+      return t != statistics_.x && FromX(t) && (OutputAt(t) == nullptr || !OutputAt(t)->clean());
+    });
+    std::vector<BagItem> core, others;
+    for (const BagItem& factor : factors) {
+      (FromX(factor.tensor) ? core : others).push_back(factor);
+    }
+    Output output;
+    output.y = {node, 0};
+    if (core.size() == 1 && !core[0].inverted && OutputAt(core[0].tensor) != nullptr) {
+      const Output& inner = *OutputAt(core[0].tensor);
+      if (inner.gamma.valid() || inner.beta.valid() || !inner.clean()) return false;
+      output = inner;
+      output.y = {node, 0};
+      TakeGamma(others, &output);
+      if (!output.gamma.valid()) return false;
+      Add(output);
+      return output.clean();
+    }
+    if (IsNormalized(core, /*product=*/true, &output)) {
+      output.core = core;
+      output.core_is_product = true;
+      TakeGamma(others, &output);
+      Add(output);
+      return output.clean();
+    }
+    return true;
+  }
+
+  // An op that holds a normalization: its own scale and offset may be constants 1 and 0.
+  bool VisitNorm(int node) {
+    Output output;
+    output.y = {node, 0};
+    output.core = {{output.y, false}};
+    if (IsNormalized(output.core, /*product=*/false, &output)) {
+      Add(output);
+      return true;
+    }
+    const TensorId offset = view_.inputs(node)[2];
+    output.core.push_back({offset, true});
+    if (interpreter_->restart() || !MayBeParameter(offset) ||
+        !IsNormalized(output.core, /*product=*/false, &output) ||
+        (output.gamma.valid() && !SameAxes(output.gamma, offset))) {
+      return true;
+    }
+    output.beta = offset;
+    Add(output);
+    return true;
+  }
+
+  bool VisitNode(int node) {
+    const std::string& op = view_.op(node);
+    const TensorId tensor{node, 0};
+    const OpClass op_class = ClassOf(op);
+    if (op_class == OpClass::kNorm) return tensor == statistics_.anchor && VisitNorm(node);
+    if (op_class != OpClass::kElementwise && op_class != OpClass::kView) return false;
+    if (op.size() > 4 && op.compare(op.size() - 4, 4, "Grad") == 0) return false;
+    if (interpreter_->Eval(tensor) == nullptr) return false;
+    if (op_class == OpClass::kView) {
+      const Output* inner = OutputAt(view_.inputs(node)[0]);
+      if (inner == nullptr) return FromAnchor(tensor);
+      if (!inner->clean()) return false;
+      Output output = *inner;
+      output.y = tensor;
+      Add(output);
+      return true;
+    }
+    if (IsSum(op)) return VisitSum(node);
+    if (IsProduct(op)) return VisitProduct(node);
+    return op == "Neg" || op == "Reciprocal" || op == "Inv";
+  }
+
+  void Visit() {
+    std::set<std::pair<int, int>> queue;
+    std::set<int> seen;
+    const auto push_consumers = [&](int node) {
+      for (const Consumer& c : view_.consumers(node)) {
+        if (scene_.dependents.count(c.node) > 0 && seen.insert(c.node).second) {
+          queue.insert({view_.order(c.node), c.node});
+        }
+      }
+    };
+    const int anchor = statistics_.anchor.node;
+    if (ClassOf(view_.op(anchor)) == OpClass::kNorm) {
+      queue.insert({view_.order(anchor), anchor});
+      seen.insert(anchor);
+    } else {
+      push_consumers(anchor);
+    }
+    for (int visited = 0; !queue.empty() && visited < kMaxVisited; ++visited) {
+      const int node = queue.begin()->second;
+      queue.erase(queue.begin());
+      if (VisitNode(node)) push_consumers(node);
+      if (interpreter_->restart()) return;
+    }
+  }
+
+  // Nodes between x and y.
+  std::vector<int> CoreNodes(TensorId y) const {
+    std::vector<int> nodes;
+    std::set<int> seen;
+    std::vector<int> stack = {y.node};
+    while (!stack.empty()) {
+      const int node = stack.back();
+      stack.pop_back();
+      if (scene_.dependents.count(node) == 0 || !seen.insert(node).second) continue;
+      nodes.push_back(node);
+      for (const TensorId& input : view_.inputs(node)) {
+        if (input != statistics_.x) stack.push_back(input.node);
+      }
+    }
+    return nodes;
+  }
+
+  bool HoldsInEveryDraw(const Output& output) {
+    for (int draw = 1; draw < Interpreter::kNumDraws; ++draw) {
+      Interpreter interpreter(scene_, &axes_, draw);
+      std::vector<Atom> reduced;
+      const auto bases = BasesOf(&interpreter, &reduced);
+      if (!bases) return false;
+      bool ok = true;
+      const Numbers value = Combine(output.core, output.core_is_product, &interpreter, &ok);
+      if (!ok) return false;
+      // gamma was found as a factor of a product after the core, or as a factor within it.
+      Numbers base = output.subtract_mean ? bases->centred : bases->plain;
+      if (!Close(value, base, kTolerance)) {
+        if (!output.gamma.valid()) return false;
+        const Value* gamma = interpreter.Eval(output.gamma);
+        if (gamma == nullptr) return false;
+        base = Zip(base, gamma->numbers, [](double a, double b) { return a * b; });
+        if (!Close(value, base, kTolerance)) return false;
+      }
+    }
+    return true;
+  }
+
+  bool Usable(const Output& output, ForwardMatch* match) {
+    const Value* y = interpreter_->Eval(output.y);
+    if (y == nullptr || y->dims != x_dims_) return false;
+    std::vector<Atom> parameter;
+    const TensorId affine = output.gamma.valid() ? output.gamma : output.beta;
+    if (affine.valid()) parameter = interpreter_->Eval(affine)->Flat();
+    const auto problem = FindProblem(axes_, x_dims_, reduced_,
+                                     affine.valid() ? &parameter : nullptr, statistics_.moment);
+    if (!problem) {
+      reason_ = Reason::kNotExpressible;
+      return false;
+    }
+    if (shapes_.Get(statistics_.x).rank_known == false && problem->kind != Kind::kLayerNorm &&
+        problem->kind != Kind::kRmsNorm) {
+      reason_ = Reason::kNotExpressible;
+      return false;
+    }
+    // The other outputs of an op that normalizes are not those of ours.
+    for (const Consumer& c : view_.consumers(output.y.node)) {
+      if (c.port != 0) return false;
+    }
+    if (!output.subtract_mean && statistics_.moment == Moment::kVariance &&
+        IsTermOfMore(output.y)) {
+      return false;
+    }
+    const bool read = !view_.consumers(output.y).empty() || keep_(output.y.node);
+    if (!read) {
+      reason_ = Reason::kNobodyReadsIt;
+      return false;
+    }
+    *match = ForwardMatch{statistics_,        *problem,     output.subtract_mean,
+                          statistics_.x,      output.y,     output.gamma,
+                          output.beta,        output.parts, output.parts_are_factors,
+                          CoreNodes(output.y)};
+    return true;
+  }
+
+  // x / sqrt(var + epsilon) is an output of its own (Keras calls it rms_scaling), but mostly it is
+  // the first of two terms.
+  bool IsTermOfMore(TensorId tensor) {
+    for (const Consumer& c : view_.consumers(tensor)) {
+      if (!IsSum(view_.op(c.node))) continue;
+      for (const TensorId& other : view_.inputs(c.node)) {
+        if (other != tensor && FromAnchor(other)) return true;
+      }
+    }
+    return false;
+  }
+
+  // A view after a complete output is taken in only if nobody else reads what comes before it.
+  bool ReadOnlyBy(TensorId tensor, TensorId view_of_it) const {
+    if (keep_(tensor.node)) return false;
+    for (const Consumer& c : view_.consumers(tensor.node)) {
+      if (c.node != view_of_it.node) return false;
+    }
+    return true;
+  }
+
+  // Narrowing to half and widening again would lose the rounding that the graph asks for.
+  bool LosesRounding(TensorId y) const {
+    int node = y.node;
+    bool widened = false;
+    while (ClassOf(view_.op(node)) == OpClass::kView) {
+      if (view_.op(node) == "Cast") {
+        const auto to = view_.GetType(node, "DstT");
+        const bool narrow = to == tensorflow::DT_HALF || to == tensorflow::DT_BFLOAT16;
+        if (narrow && widened) return true;
+        widened = widened || !narrow;
+      }
+      node = view_.inputs(node)[0].node;
+    }
+    return false;
+  }
+
+  std::vector<ForwardMatch> Matches() {
+    std::vector<std::pair<Output, ForwardMatch>> usable;
+    for (const Output& output : all_) {
+      const int node = output.y.node;
+      if (LosesRounding(output.y) || settled_->count(node) > 0) continue;
+      if (ClassOf(view_.op(node)) == OpClass::kView &&
+          !ReadOnlyBy(view_.inputs(node)[0], output.y) && UsableLayout(view_.inputs(node)[0])) {
+        continue;
+      }
+      ForwardMatch match;
+      const bool fits = Usable(output, &match);
+      if (interpreter_->restart()) return {};
+      if (fits && HoldsInEveryDraw(output)) usable.push_back({output, match});
+    }
+    // An output inside another's way from x is only a step of it.
+    std::vector<ForwardMatch> matches;
+    std::set<int> taken;
+    for (size_t i = 0; i < usable.size(); ++i) {
+      const int node = usable[i].second.y.node;
+      bool inner = false;
+      for (size_t j = 0; j < usable.size(); ++j) {
+        const std::vector<int>& core = usable[j].second.core;
+        inner = inner || (i != j && usable[j].second.y.node != node &&
+                          std::find(core.begin(), core.end(), node) != core.end());
+      }
+      if (inner) {
+        settled_->insert(node);
+      } else if (taken.insert(node).second) {
+        matches.push_back(usable[i].second);
+      }
+    }
+    return matches;
+  }
+
+  bool UsableLayout(TensorId tensor) {
+    const Value* value = interpreter_->Eval(tensor);
+    return value != nullptr && value->dims == x_dims_ && OutputAt(tensor) != nullptr;
+  }
+
+  const GraphView& view_;
+  const Shapes& shapes_;
+  const Statistics& statistics_;
+  const std::function<bool(int)>& keep_;
+  std::set<int>* settled_;
+  Scene scene_;
+  Axes axes_;
+
+  Interpreter* interpreter_ = nullptr;
+  bool ready_ = false;
+  Reason reason_ = Reason::kNoOutput;
+  std::vector<Atom> reduced_;
+  Dims x_dims_;
+  Bases bases_;
+  std::vector<Output> all_;
+  std::map<TensorId, int> outputs_;
+  std::map<int, bool> depends_;
+};
+
+}  // namespace
+
+std::vector<ForwardMatch> FindForward(const GraphView& view, const Shapes& shapes,
+                                      const Statistics& statistics,
+                                      const std::function<bool(int)>& keep, std::set<int>* settled,
+                                      Reason* reason) {
+  return Search(view, shapes, statistics, keep, settled).Run(reason);
+}
+
+}  // namespace nv_norms

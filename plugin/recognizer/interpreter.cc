@@ -1,0 +1,224 @@
+#include "plugin/recognizer/interpreter.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "plugin/graph/constants.h"
+#include "plugin/recognizer/ops.h"
+
+namespace nv_norms {
+namespace {
+
+constexpr int kMaxAtoms = 9;        // tiny arrays stay below 3^9 numbers
+constexpr int kMaxNumberDepth = 8;  // constants and counts are near
+
+// SplitMix64 (Steele, Lea, Flood 2014): one step of a counter-based generator.
+uint64_t Mix(uint64_t z) {
+  z += 0x9e3779b97f4a7c15ULL;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+  return z ^ (z >> 31);
+}
+
+double Uniform(uint64_t bits) { return static_cast<double>(bits >> 11) / 9007199254740992.0; }
+
+// Scale and mean of a root's values, by draw: ordinary; large and off centre; so small that
+// nothing but epsilon is left of the variance, and a clamp would show; so large that epsilon is
+// nothing.
+constexpr double kScale[Interpreter::kNumDraws - 1] = {1.0, 3.0, 1e-6, 1e5};
+constexpr double kMean[Interpreter::kNumDraws] = {0.3, -2.0, 0.0, 1e4, 0.0};
+
+}  // namespace
+
+Interpreter::Interpreter(const Scene& scene, Axes* axes, int draw)
+    : scene_(scene), view_(*scene.view), axes_(axes), draw_(draw) {}
+
+int Interpreter::TinySize(Atom atom) const { return 2 + (atom + draw_) % 2; }
+
+double Interpreter::RealSize(const Size& size) const {
+  double real = static_cast<double>(size.coefficient());
+  for (int64_t symbol : size.symbols()) {
+    real *= 3.0 + 40.0 * Uniform(Mix(static_cast<uint64_t>(symbol) * 31 + draw_));
+  }
+  return real;
+}
+
+Numbers Interpreter::Random(TensorId tensor, const std::vector<Atom>& atoms, bool is_root) const {
+  Numbers numbers;
+  numbers.atoms = atoms;
+  std::sort(numbers.atoms.begin(), numbers.atoms.end());
+  int count = 1;
+  for (Atom atom : numbers.atoms) {
+    numbers.sizes.push_back(TinySize(atom));
+    count *= TinySize(atom);
+  }
+  const double scale = draw_ < kNumDraws - 1 ? kScale[draw_] : scene_.scale_of_last_draw;
+  uint64_t state = Mix((static_cast<uint64_t>(tensor.node) << 20) ^ (tensor.port << 8) ^ draw_);
+  for (int i = 0; i < count; ++i) {
+    state = Mix(state);
+    const double u = 2.0 * Uniform(state) - 1.0;
+    // Operands stay away from zero: some are divided by.
+    numbers.data.push_back(is_root ? kMean[draw_] + scale * u : u + std::copysign(0.5, u));
+  }
+  return numbers;
+}
+
+const Value* Interpreter::Keep(TensorId tensor, Value value) {
+  auto& kept = memo_[tensor];
+  kept = std::move(value);
+  return &*kept;
+}
+
+bool Interpreter::Done(Alignment alignment) {
+  if (alignment == Alignment::kRestart) restart_ = true;
+  return alignment == Alignment::kDone;
+}
+
+const Value* Interpreter::Eval(TensorId tensor) {
+  if (restart_) return nullptr;
+  auto found = memo_.find(tensor);
+  if (found != memo_.end()) return found->second ? &*found->second : nullptr;
+  const bool is_root =
+      std::find(scene_.roots.begin(), scene_.roots.end(), tensor) != scene_.roots.end();
+  std::optional<Value> value;
+  if (is_root) {
+    value = Leaf(tensor, true);
+  } else {
+    memo_[tensor] = std::nullopt;  // a cycle would end here
+    if (scene_.dependents.count(tensor.node) > 0) value = Node(tensor);
+    if (!value && !restart_) value = Operand(tensor);
+  }
+  if (restart_) return nullptr;
+  if (!value) {
+    memo_[tensor] = std::nullopt;
+    return nullptr;
+  }
+  return Keep(tensor, *std::move(value));
+}
+
+std::optional<Value> Interpreter::Node(TensorId tensor) {
+  switch (ClassOf(view_.op(tensor.node))) {
+    case OpClass::kElementwise:
+      return Elementwise(tensor.node);
+    case OpClass::kReduction:
+      return Reduction(tensor.node);
+    case OpClass::kView:
+      return View(tensor.node);
+    case OpClass::kBroadcast:
+      return Broadcast(tensor.node);
+    case OpClass::kNorm:
+      return Norm(tensor);
+    case OpClass::kOpaque:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::vector<Size>> Interpreter::ShapeOf(TensorId tensor) {
+  const bool is_root =
+      std::find(scene_.roots.begin(), scene_.roots.end(), tensor) != scene_.roots.end();
+  const TensorInfo& info = scene_.shapes->Get(tensor);
+  if (!info.rank_known && !(is_root && scene_.rank_if_unknown >= 0)) return std::nullopt;
+  std::vector<Size> shape;
+  const int rank = info.rank_known ? static_cast<int>(info.dims.size()) : scene_.rank_if_unknown;
+  for (int i = 0; i < rank; ++i) {
+    const int64_t dim = info.rank_known ? info.dims[i] : -1;
+    if (dim >= 0) {
+      shape.push_back(Size(dim));
+    } else {
+      shape.push_back(axes_->Resolve(Size::Unknown(dim == -1 ? axes_->SymbolFor(tensor, i) : dim)));
+    }
+  }
+  return shape;
+}
+
+std::optional<Value> Interpreter::Leaf(TensorId tensor, bool is_root) {
+  if (!IsFloat(scene_.shapes->Get(tensor).dtype)) return std::nullopt;
+  const auto shape = ShapeOf(tensor);
+  if (!shape) return std::nullopt;
+  Value value;
+  for (size_t i = 0; i < shape->size(); ++i) {
+    value.dims.push_back(axes_->ForDimension(tensor, static_cast<int>(i), (*shape)[i], is_root));
+  }
+  const std::vector<Atom> atoms = value.Flat();
+  if (atoms.size() > kMaxAtoms) return std::nullopt;
+  value.numbers = Random(tensor, atoms, is_root);
+  if (!is_root) operands_.push_back(tensor);
+  return value;
+}
+
+std::optional<Value> Interpreter::Operand(TensorId tensor) {
+  if (const auto number = Number(tensor, 0)) return Constant(tensor, *number);
+  return Leaf(tensor, false);
+}
+
+std::optional<Value> Interpreter::Constant(TensorId tensor, double number) {
+  Value value;
+  if (const auto shape = ShapeOf(tensor)) {
+    for (size_t i = 0; i < shape->size(); ++i) {
+      value.dims.push_back(axes_->ForDimension(tensor, static_cast<int>(i), (*shape)[i], false));
+    }
+  }
+  value.numbers = Numbers::Scalar(number);
+  constants_.push_back(number);
+  operands_.push_back(tensor);
+  return value;
+}
+
+// An operand of unknown rank next to others: it has the shape of the whole.
+std::optional<Value> Interpreter::LikeOthers(TensorId tensor,
+                                             const std::vector<const Dims*>& others) {
+  const TensorInfo& info = scene_.shapes->Get(tensor);
+  if (info.rank_known || !IsFloat(info.dtype)) return std::nullopt;
+  Value value;
+  if (!Done(AlignForBroadcast(others, axes_, &value.dims))) return std::nullopt;
+  value.numbers = Random(tensor, value.Flat(), false);
+  operands_.push_back(tensor);
+  return value;
+}
+
+// A number that the graph knows: a constant whose elements are equal, a count computed from
+// shapes, or arithmetic on such.
+std::optional<double> Interpreter::Number(TensorId tensor, int depth) {
+  const int node = tensor.node;
+  const std::string& op = view_.op(node);
+  if (depth > kMaxNumberDepth) return std::nullopt;
+  if (op == "Const") return FloatSplat(view_, node);
+  const auto input = [&](int i) { return Number(view_.inputs(node)[i], depth + 1); };
+  if (op == "Cast") {
+    if (IsInt(view_.GetType(node, "SrcT"))) {
+      const auto sizes = Sizes(view_.inputs(node)[0]);
+      if (!sizes || sizes->values.size() != 1) return std::nullopt;
+      return RealSize(axes_->Resolve(sizes->values[0]));
+    }
+    return input(0);
+  }
+  if (op == "Identity" || op == "Reshape" || op == "Reciprocal" || op == "Sqrt" || op == "Rsqrt" ||
+      op == "Neg" || op == "ExpandDims" || op == "BroadcastTo" || op == "Tile" ||
+      (op == "Enter" && view_.GetBool(node, "is_constant", false))) {
+    const auto a = input(0);
+    if (!a) return std::nullopt;
+    if (op == "Reciprocal") return 1.0 / *a;
+    if (op == "Sqrt") return std::sqrt(*a);
+    if (op == "Rsqrt") return 1.0 / std::sqrt(*a);
+    if (op == "Neg") return -*a;
+    return a;
+  }
+  if (op == "Fill") return input(1);
+  if (op == "OnesLike") return 1.0;
+  if (op == "ZerosLike") return 0.0;
+  if (op == "Mul" || op == "RealDiv" || op == "AddV2" || op == "Sub" || op == "Maximum") {
+    const auto a = input(0);
+    if (!a) return std::nullopt;
+    const auto b = input(1);
+    if (!b) return std::nullopt;
+    if (op == "Mul") return *a * *b;
+    if (op == "RealDiv") return *a / *b;
+    if (op == "AddV2") return *a + *b;
+    if (op == "Sub") return *a - *b;
+    return std::max(*a, *b);
+  }
+  return std::nullopt;
+}
+
+}  // namespace nv_norms

@@ -1,0 +1,97 @@
+#ifndef NV_NORMS_PLUGIN_RECOGNIZER_INTERPRETER_H_
+#define NV_NORMS_PLUGIN_RECOGNIZER_INTERPRETER_H_
+
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "plugin/graph/shapes.h"
+#include "plugin/graph/view.h"
+#include "plugin/recognizer/alignment.h"
+#include "plugin/recognizer/axes.h"
+#include "plugin/recognizer/value.h"
+
+namespace nv_norms {
+
+// A neighbourhood to evaluate: the tensors that get random values (x; the gradient dy), the rank
+// to give a root that has none, and the nodes that depend on them and are to be followed.
+struct Scene {
+  const GraphView* view;
+  const Shapes* shapes;
+  std::vector<TensorId> roots;
+  int rank_if_unknown = -1;
+  std::unordered_set<int> dependents;
+  double scale_of_last_draw = 1e-3;
+};
+
+// Integers that a graph computes from shapes: axes, shapes, counts.
+struct SizeTensor {
+  bool scalar = false;
+  std::vector<Size> values;
+};
+
+// Evaluates tensors on a tiny model with random values, in float64: "random interpretation".
+// Axes have tiny sizes; a Sum counts with the real ones, so that the constants 1 / N of the graph
+// cancel as they do in reality. What is not a dependent of a root, or is not understood, is an
+// operand with random values of its own; that is sound, because an identity that holds for all
+// values holds for the real one.
+class Interpreter {
+ public:
+  // The draws differ in values, in scale (from 1e-6 to 1e5; the scene's in the last one) and in
+  // the tiny sizes.
+  static constexpr int kNumDraws = 5;
+
+  Interpreter(const Scene& scene, Axes* axes, int draw);
+
+  // The value of a tensor; nullptr if it cannot be told, or if restart() has become true: then
+  // the axes are finer now, and a new interpreter has to begin again.
+  const Value* Eval(TensorId tensor);
+  bool restart() const { return restart_; }
+
+  // Operands met so far, in the order of their meeting. Constants are among them.
+  const std::vector<TensorId>& operands() const { return operands_; }
+  // Scalar constants met so far.
+  const std::vector<double>& constants() const { return constants_; }
+
+  std::optional<SizeTensor> Sizes(TensorId tensor);  // an integer tensor, followed symbolically
+  double RealSize(const Size& size) const;
+
+ private:
+  const Value* Keep(TensorId tensor, Value value);
+  std::optional<Value> Node(TensorId tensor);
+  std::optional<Value> Elementwise(int node);
+  std::optional<Value> Reduction(int node);
+  std::optional<Value> View(int node);
+  std::optional<Value> Broadcast(int node);
+  std::optional<Value> Norm(TensorId tensor);
+  std::optional<Value> Leaf(TensorId tensor, bool is_root);
+  std::optional<Value> Operand(TensorId tensor);
+  std::optional<Value> LikeOthers(TensorId tensor, const std::vector<const Dims*>& others);
+  std::optional<Value> Constant(TensorId tensor, double number);
+  std::optional<double> Number(TensorId tensor, int depth);
+  std::optional<std::vector<Size>> ShapeOf(TensorId tensor);
+  std::optional<SizeTensor> SizesOf(TensorId tensor, int depth);
+  std::optional<SizeTensor> SizesOfNode(TensorId tensor, int depth);
+  std::optional<std::vector<int>> AxisList(TensorId tensor, int rank);
+  bool Done(Alignment alignment);
+  Numbers Random(TensorId tensor, const std::vector<Atom>& atoms, bool is_root) const;
+  int TinySize(Atom atom) const;
+
+  const Scene& scene_;
+  const GraphView& view_;
+  Axes* axes_;
+  int draw_;
+  bool restart_ = false;
+  std::unordered_map<TensorId, std::optional<Value>, TensorIdHash> memo_;
+  std::vector<TensorId> operands_;
+  std::vector<double> constants_;
+};
+
+// Which axes an op of class kNorm reduces; no value if the op is not what it looks like (a batch
+// norm in inference, an activation inside).
+std::optional<std::vector<bool>> NormAxes(const GraphView& view, int node, int rank);
+
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_PLUGIN_RECOGNIZER_INTERPRETER_H_

@@ -1,0 +1,300 @@
+// What each op means to the interpreter.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "plugin/graph/constants.h"
+#include "plugin/recognizer/interpreter.h"
+#include "plugin/recognizer/ops.h"
+#include "tensorflow/core/framework/attr_value.pb.h"
+
+namespace nv_norms {
+namespace {
+
+using Unary = double (*)(double);
+using Binary = double (*)(double, double);
+
+Unary UnaryOf(const std::string& op) {
+  static const auto* const kOps = new std::map<std::string, Unary>{
+      {"Neg", [](double a) { return -a; }},
+      {"Abs", [](double a) { return std::fabs(a); }},
+      {"Square", [](double a) { return a * a; }},
+      {"Sqrt", [](double a) { return std::sqrt(a); }},
+      {"Rsqrt", [](double a) { return 1.0 / std::sqrt(a); }},
+      {"Reciprocal", [](double a) { return 1.0 / a; }},
+      {"Inv", [](double a) { return 1.0 / a; }},
+      {"Exp", [](double a) { return std::exp(a); }},
+      {"Log", [](double a) { return std::log(a); }},
+  };
+  auto found = kOps->find(op);
+  return found == kOps->end() ? nullptr : found->second;
+}
+
+Binary BinaryOf(const std::string& op) {
+  static const auto* const kOps = new std::map<std::string, Binary>{
+      {"Mul", [](double a, double b) { return a * b; }},
+      {"MulNoNan", [](double a, double b) { return b == 0.0 ? 0.0 : a * b; }},
+      {"Add", [](double a, double b) { return a + b; }},
+      {"AddV2", [](double a, double b) { return a + b; }},
+      {"AddN", [](double a, double b) { return a + b; }},
+      {"Sub", [](double a, double b) { return a - b; }},
+      {"RealDiv", [](double a, double b) { return a / b; }},
+      {"Div", [](double a, double b) { return a / b; }},
+      {"DivNoNan", [](double a, double b) { return b == 0.0 ? 0.0 : a / b; }},
+      {"Xdivy", [](double a, double b) { return a == 0.0 ? 0.0 : a / b; }},
+      {"SquaredDifference", [](double a, double b) { return (a - b) * (a - b); }},
+      {"Maximum", [](double a, double b) { return std::max(a, b); }},
+      {"Minimum", [](double a, double b) { return std::min(a, b); }},
+      {"Pow", [](double a, double b) { return std::pow(a, b); }},
+      {"RsqrtGrad", [](double y, double dy) { return -0.5 * dy * y * y * y; }},
+      {"SqrtGrad", [](double y, double dy) { return 0.5 * dy / y; }},
+      {"ReciprocalGrad", [](double y, double dy) { return -dy * y * y; }},
+      {"InvGrad", [](double y, double dy) { return -dy * y * y; }},
+  };
+  auto found = kOps->find(op);
+  return found == kOps->end() ? nullptr : found->second;
+}
+
+bool ChannelsFirst(const GraphView& view, int node) {
+  const std::string format = view.GetString(node, "data_format", "NHWC");
+  return format.size() > 1 && format[1] == 'C';
+}
+
+}  // namespace
+
+std::optional<Value> Interpreter::Elementwise(int node) {
+  const std::string& op = view_.op(node);
+  std::vector<const Value*> values;
+  std::vector<const Dims*> dims;
+  std::vector<size_t> unknown;
+  std::vector<Value> made(view_.inputs(node).size());
+  for (size_t i = 0; i < view_.inputs(node).size(); ++i) {
+    values.push_back(Eval(view_.inputs(node)[i]));
+    if (restart_) return std::nullopt;
+    if (values.back() == nullptr) {
+      unknown.push_back(i);
+    } else {
+      dims.push_back(&values.back()->dims);
+    }
+  }
+  if (values.empty() || unknown.size() == values.size()) return std::nullopt;
+  for (size_t i : unknown) {
+    auto like = LikeOthers(view_.inputs(node)[i], dims);
+    if (!like) return std::nullopt;
+    values[i] = Keep(view_.inputs(node)[i], *std::move(like));
+  }
+  if (op == "BiasAdd" && ChannelsFirst(view_, node) && values[0]->dims.size() > 2) {
+    made[1] = *values[1];
+    made[1].dims.resize(values[0]->dims.size() - 1);
+    values[1] = &made[1];
+  }
+  dims.clear();
+  for (const Value* value : values) dims.push_back(&value->dims);
+  Value out;
+  if (!Done(AlignForBroadcast(dims, axes_, &out.dims))) return std::nullopt;
+  if (op == "_UnaryOpsComposition") {
+    auto names = view_.def(node).attr().find("op_names");
+    if (names == view_.def(node).attr().end()) return std::nullopt;
+    out.numbers = values[0]->numbers;
+    for (const auto& name : names->second.list().s()) {
+      const Unary unary = UnaryOf(std::string(name));
+      if (unary == nullptr) return std::nullopt;
+      out.numbers = Map(out.numbers, unary);
+    }
+    return out;
+  }
+  if (const Unary unary = UnaryOf(op)) {
+    out.numbers = Map(values[0]->numbers, unary);
+    return out;
+  }
+  const Binary binary = BinaryOf(op == "BiasAdd" ? "AddV2" : op);
+  if (binary == nullptr) return std::nullopt;
+  out.numbers = values[0]->numbers;
+  for (size_t i = 1; i < values.size(); ++i) {
+    out.numbers = Zip(out.numbers, values[i]->numbers, binary);
+  }
+  return out;
+}
+
+std::optional<std::vector<int>> Interpreter::AxisList(TensorId tensor, int rank) {
+  const auto sizes = Sizes(tensor);
+  if (!sizes) return std::nullopt;
+  std::vector<int> axes;
+  for (const Size& size : sizes->values) {
+    if (!size.known()) return std::nullopt;
+    const int64_t axis = size.coefficient() + (size.coefficient() < 0 ? rank : 0);
+    if (axis < 0 || axis >= rank) return std::nullopt;
+    axes.push_back(static_cast<int>(axis));
+  }
+  return axes;
+}
+
+std::optional<Value> Interpreter::Reduction(int node) {
+  const Value* input = Eval(view_.inputs(node)[0]);
+  if (input == nullptr) return std::nullopt;
+  const auto axes = AxisList(view_.inputs(node)[1], static_cast<int>(input->dims.size()));
+  if (!axes || restart_) return std::nullopt;
+  Value out;
+  std::vector<Atom> reduced;
+  const bool keep = view_.GetBool(node, "keep_dims", false);
+  for (size_t i = 0; i < input->dims.size(); ++i) {
+    if (std::find(axes->begin(), axes->end(), static_cast<int>(i)) == axes->end()) {
+      out.dims.push_back(input->dims[i]);
+      continue;
+    }
+    reduced.insert(reduced.end(), input->dims[i].begin(), input->dims[i].end());
+    if (keep) out.dims.push_back({});
+  }
+  out.numbers = MeanOver(input->numbers, reduced);
+  if (view_.op(node) == "Sum") {
+    const double count = RealSize(axes_->size(reduced));
+    for (double& v : out.numbers.data) v *= count;
+  }
+  return out;
+}
+
+std::optional<Value> Interpreter::View(int node) {
+  const std::string& op = view_.op(node);
+  if (op == "Cast" &&
+      !(IsFloat(view_.GetType(node, "SrcT")) && IsFloat(view_.GetType(node, "DstT")))) {
+    return std::nullopt;
+  }
+  const Value* input = Eval(view_.inputs(node)[0]);
+  if (input == nullptr) return std::nullopt;
+  const int rank = static_cast<int>(input->dims.size());
+  Value out = *input;
+  if (op == "Reshape") {
+    auto target = Sizes(view_.inputs(node)[1]);
+    if (restart_) return std::nullopt;
+    std::vector<Size> sizes;
+    if (target) {
+      sizes = target->values;
+    } else if (const auto shape = ShapeOf({node, 0})) {
+      sizes = *shape;
+    } else {
+      return std::nullopt;
+    }
+    if (!Done(AlignForReshape(input->dims, sizes, axes_, &out.dims))) return std::nullopt;
+  } else if (op == "Transpose") {
+    const auto permutation = AxisList(view_.inputs(node)[1], rank);
+    if (!permutation || restart_ || static_cast<int>(permutation->size()) != rank) {
+      return std::nullopt;
+    }
+    for (int i = 0; i < rank; ++i) out.dims[i] = input->dims[(*permutation)[i]];
+  } else if (op == "ExpandDims") {
+    const auto axis = AxisList(view_.inputs(node)[1], rank + 1);
+    if (!axis || restart_ || axis->size() != 1) return std::nullopt;
+    out.dims.insert(out.dims.begin() + (*axis)[0], Dim{});
+  } else if (op == "Squeeze") {
+    std::vector<bool> drop(rank, false);
+    auto listed = view_.def(node).attr().find("squeeze_dims");
+    if (listed != view_.def(node).attr().end() && listed->second.list().i_size() > 0) {
+      for (int64_t dim : listed->second.list().i()) {
+        if (dim < 0) dim += rank;
+        if (dim < 0 || dim >= rank || !input->dims[dim].empty()) return std::nullopt;
+        drop[dim] = true;
+      }
+    } else {
+      for (int i = 0; i < rank; ++i) drop[i] = input->dims[i].empty();
+    }
+    out.dims.clear();
+    for (int i = 0; i < rank; ++i) {
+      if (!drop[i]) out.dims.push_back(input->dims[i]);
+    }
+  }
+  return out;
+}
+
+std::optional<Value> Interpreter::Broadcast(int node) {
+  const std::string& op = view_.op(node);
+  const Value* input = Eval(view_.inputs(node)[0]);
+  if (input == nullptr) return std::nullopt;
+  Value out = *input;
+  if (op == "OnesLike" || op == "ZerosLike") {
+    out.numbers = Numbers::Scalar(op == "OnesLike" ? 1.0 : 0.0);
+    return out;
+  }
+  const auto sizes = Sizes(view_.inputs(node)[1]);
+  if (!sizes || restart_ || sizes->values.size() < out.dims.size()) return std::nullopt;
+  out.dims.insert(out.dims.begin(), sizes->values.size() - out.dims.size(), Dim{});
+  for (size_t i = 0; i < out.dims.size(); ++i) {
+    const Size size = axes_->Resolve(sizes->values[i]);
+    if (out.dims[i].empty()) {
+      out.dims[i] = axes_->ForDimension({node, 0}, static_cast<int>(i), size, false);
+    } else if (op == "Tile" && !size.Is(1)) {
+      return std::nullopt;
+    } else if (op == "BroadcastTo" && size != axes_->size(out.dims[i])) {
+      return std::nullopt;
+    }
+  }
+  return out;
+}
+
+std::optional<std::vector<bool>> NormAxes(const GraphView& view, int node, int rank) {
+  const std::string& op = view.op(node);
+  std::vector<bool> reduced(rank, false);
+  if (rank < 2) return std::nullopt;
+  if (op == "_MklLayerNorm") {
+    reduced[rank - 1] = true;
+    return reduced;
+  }
+  if (op == "_MklFusedInstanceNorm") {
+    const auto axes = view.def(node).attr().find("reduction_axes");
+    const auto fused = view.def(node).attr().find("fused_ops");
+    if (axes == view.def(node).attr().end()) return std::nullopt;
+    if (fused != view.def(node).attr().end() && fused->second.list().s_size() > 0) {
+      return std::nullopt;
+    }
+    auto mark = [&](int64_t axis) {
+      if (axis < 0) axis += rank;
+      if (axis >= 0 && axis < rank) reduced[axis] = true;
+    };
+    for (int64_t axis : axes->second.list().i()) mark(axis);
+    if (axes->second.has_tensor()) return std::nullopt;
+    return reduced;
+  }
+  if (!view.GetBool(node, "is_training", true)) return std::nullopt;
+  const int channel = ChannelsFirst(view, node) ? 1 : rank - 1;
+  for (int i = 0; i < rank; ++i) reduced[i] = i != channel;
+  return reduced;
+}
+
+// y of an op that normalizes: (x - mean) / sqrt(var + epsilon) * scale + offset.
+std::optional<Value> Interpreter::Norm(TensorId tensor) {
+  const int node = tensor.node;
+  if (tensor.port != 0) return std::nullopt;
+  const Value* x = Eval(view_.inputs(node)[0]);
+  if (x == nullptr) return std::nullopt;
+  const int rank = static_cast<int>(x->dims.size());
+  const auto reduced = NormAxes(view_, node, rank);
+  if (!reduced) return std::nullopt;
+  std::vector<Atom> atoms;
+  for (int i = 0; i < rank; ++i) {
+    if ((*reduced)[i]) atoms.insert(atoms.end(), x->dims[i].begin(), x->dims[i].end());
+  }
+  // The axis of scale and offset: a batch norm's is the one left, a layer norm's the last, an
+  // instance norm's is next to the batch or last, whichever is left.
+  int channel = rank - 1;
+  if (view_.op(node) != "_MklLayerNorm" && (*reduced)[rank - 1]) channel = 1;
+  Dims parameter(rank);
+  parameter[channel] = x->dims[channel];
+  const double epsilon = view_.GetFloat(node, "epsilon", 0.001f);
+  const Numbers mean = MeanOver(x->numbers, atoms);
+  const Numbers centred = Zip(x->numbers, mean, [](double a, double b) { return a - b; });
+  const Numbers variance = MeanOver(Map(centred, [](double a) { return a * a; }), atoms);
+  const Numbers rstd = Map(variance, [&](double v) { return 1.0 / std::sqrt(v + epsilon); });
+  Value out{x->dims, Zip(centred, rstd, [](double a, double b) { return a * b; })};
+  for (int i = 1; i <= 2; ++i) {
+    const Value* operand = Eval(view_.inputs(node)[i]);
+    if (operand == nullptr) return std::nullopt;
+    // One number for each channel, whatever the operand's shape: line it up with the axis.
+    Dims lined(rank), ignored;
+    lined[channel] = operand->Flat();
+    if (!Done(AlignForBroadcast({&parameter, &lined}, axes_, &ignored))) return std::nullopt;
+    out.numbers = Zip(out.numbers, operand->numbers, BinaryOf(i == 1 ? "Mul" : "AddV2"));
+  }
+  return out;
+}
+
+}  // namespace nv_norms

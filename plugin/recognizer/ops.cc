@@ -1,0 +1,69 @@
+#include "plugin/recognizer/ops.h"
+
+#include <unordered_map>
+
+namespace nv_norms {
+
+OpClass ClassOf(const std::string& op) {
+  static const auto* const kClasses = new std::unordered_map<std::string, OpClass>{
+      {"Mul", OpClass::kElementwise},
+      {"MulNoNan", OpClass::kElementwise},
+      {"Add", OpClass::kElementwise},
+      {"AddV2", OpClass::kElementwise},
+      {"AddN", OpClass::kElementwise},
+      {"Sub", OpClass::kElementwise},
+      {"RealDiv", OpClass::kElementwise},
+      {"Div", OpClass::kElementwise},
+      {"DivNoNan", OpClass::kElementwise},
+      {"Xdivy", OpClass::kElementwise},
+      {"SquaredDifference", OpClass::kElementwise},
+      {"Maximum", OpClass::kElementwise},
+      {"Minimum", OpClass::kElementwise},
+      {"Pow", OpClass::kElementwise},
+      {"Neg", OpClass::kElementwise},
+      {"Abs", OpClass::kElementwise},
+      {"Square", OpClass::kElementwise},
+      {"Sqrt", OpClass::kElementwise},
+      {"Rsqrt", OpClass::kElementwise},
+      {"Reciprocal", OpClass::kElementwise},
+      {"Inv", OpClass::kElementwise},
+      {"Exp", OpClass::kElementwise},
+      {"Log", OpClass::kElementwise},
+      {"_UnaryOpsComposition", OpClass::kElementwise},
+      {"RsqrtGrad", OpClass::kElementwise},
+      {"SqrtGrad", OpClass::kElementwise},
+      {"ReciprocalGrad", OpClass::kElementwise},
+      {"InvGrad", OpClass::kElementwise},
+      {"BiasAdd", OpClass::kElementwise},
+      {"Sum", OpClass::kReduction},
+      {"Mean", OpClass::kReduction},
+      {"Identity", OpClass::kView},
+      {"Snapshot", OpClass::kView},
+      {"StopGradient", OpClass::kView},
+      {"PreventGradient", OpClass::kView},
+      {"Cast", OpClass::kView},
+      {"Reshape", OpClass::kView},
+      {"Transpose", OpClass::kView},
+      {"ExpandDims", OpClass::kView},
+      {"Squeeze", OpClass::kView},
+      {"Tile", OpClass::kBroadcast},
+      {"BroadcastTo", OpClass::kBroadcast},
+      {"OnesLike", OpClass::kBroadcast},
+      {"ZerosLike", OpClass::kBroadcast},
+      {"FusedBatchNorm", OpClass::kNorm},
+      {"FusedBatchNormV2", OpClass::kNorm},
+      {"FusedBatchNormV3", OpClass::kNorm},
+      {"_MklLayerNorm", OpClass::kNorm},
+      {"_MklFusedInstanceNorm", OpClass::kNorm},
+  };
+  auto found = kClasses->find(op);
+  return found == kClasses->end() ? OpClass::kOpaque : found->second;
+}
+
+bool IsSum(const std::string& op) {
+  return op == "AddV2" || op == "AddN" || op == "Add" || op == "Sub" || op == "BiasAdd";
+}
+
+bool IsProduct(const std::string& op) { return op == "Mul" || op == "RealDiv"; }
+
+}  // namespace nv_norms

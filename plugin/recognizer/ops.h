@@ -1,0 +1,26 @@
+#ifndef NV_NORMS_PLUGIN_RECOGNIZER_OPS_H_
+#define NV_NORMS_PLUGIN_RECOGNIZER_OPS_H_
+
+#include <string>
+
+namespace nv_norms {
+
+// What the interpreter can follow; everything else is an operand of its own.
+enum class OpClass {
+  kOpaque,
+  kElementwise,  // broadcasting, any number of inputs
+  kReduction,    // Sum, Mean
+  kView,         // changes shape, order or type, never a value
+  kBroadcast,    // Tile, BroadcastTo: repeats values
+  kNorm,         // holds a normalization inside: FusedBatchNormV3, _MklLayerNorm, ...
+};
+
+OpClass ClassOf(const std::string& op);
+
+// What sums and products are made of (the recognizer flattens them).
+bool IsSum(const std::string& op);      // Add, AddV2, AddN, Sub, BiasAdd
+bool IsProduct(const std::string& op);  // Mul, RealDiv
+
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_PLUGIN_RECOGNIZER_OPS_H_

@@ -1,0 +1,123 @@
+#include "plugin/recognizer/problem.h"
+
+#include <algorithm>
+
+namespace nv_norms {
+namespace {
+
+bool Contains(const std::vector<Atom>& set, Atom atom) {
+  return std::find(set.begin(), set.end(), atom) != set.end();
+}
+
+enum class Share { kNone, kAll, kSome, kNothingThere };
+
+Share ShareOf(const Dim& dim, const std::vector<Atom>& set) {
+  if (dim.empty()) return Share::kNothingThere;
+  const auto in = std::count_if(dim.begin(), dim.end(), [&](Atom a) { return Contains(set, a); });
+  if (in == 0) return Share::kNone;
+  return in == static_cast<int64_t>(dim.size()) ? Share::kAll : Share::kSome;
+}
+
+bool Within(Share share, Share wanted) { return share == wanted || share == Share::kNothingThere; }
+
+// The atoms of the dimensions from..to (exclusive) in order.
+std::vector<Atom> Flat(const Dims& dims) {
+  std::vector<Atom> flat;
+  for (const Dim& dim : dims) flat.insert(flat.end(), dim.begin(), dim.end());
+  return flat;
+}
+
+// Layer and RMS norm: whole dimensions; parameters cover exactly these, in their order.
+std::optional<Problem> OverAxes(const Dims& x, const std::vector<Atom>& reduced,
+                                const std::vector<Atom>* parameter, Moment moment) {
+  Problem problem;
+  problem.kind = moment == Moment::kMeanSquare ? Kind::kRmsNorm : Kind::kLayerNorm;
+  std::vector<Atom> covered;
+  for (size_t i = 0; i < x.size(); ++i) {
+    switch (ShareOf(x[i], reduced)) {
+      case Share::kAll:
+        problem.axes.push_back(static_cast<int>(i) - static_cast<int>(x.size()));
+        covered.insert(covered.end(), x[i].begin(), x[i].end());
+        break;
+      case Share::kSome:
+        return std::nullopt;
+      default:
+        break;
+    }
+  }
+  if (parameter != nullptr && *parameter != covered) return std::nullopt;
+  return problem;
+}
+
+// Instance and group norm with channels at `channel`: dimension 0 is the batch, the others are
+// space; the trailing part of the channels may be reduced too.
+std::optional<Problem> OverSpace(const Axes& axes, const Dims& x, const std::vector<Atom>& reduced,
+                                 const std::vector<Atom>* parameter, int channel) {
+  const int rank = static_cast<int>(x.size());
+  if (rank < 2 || !Within(ShareOf(x[0], reduced), Share::kNone)) return std::nullopt;
+  Problem problem;
+  for (int i = 1; i < rank; ++i) {
+    if (i != channel) {
+      if (!Within(ShareOf(x[i], reduced), Share::kAll)) return std::nullopt;
+      problem.axes.push_back(i - rank);
+    }
+  }
+  if (parameter != nullptr && *parameter != x[channel]) return std::nullopt;
+  Dim outer;
+  bool inside = false;
+  for (Atom atom : x[channel]) {
+    if (Contains(reduced, atom)) {
+      inside = true;
+    } else if (inside) {
+      return std::nullopt;  // the outer part of the channels is reduced, not the inner
+    } else {
+      outer.push_back(atom);
+    }
+  }
+  problem.data_format = channel == 1 && rank > 2 ? "NC..." : "N...C";
+  if (!inside) {
+    problem.kind = Kind::kInstanceNorm;
+    return problem;
+  }
+  problem.kind = Kind::kGroupNorm;
+  problem.axes.push_back(channel - rank);
+  std::sort(problem.axes.begin(), problem.axes.end());
+  const Size groups = axes.size(outer);
+  if (!groups.known()) return std::nullopt;
+  problem.groups = groups.coefficient();
+  return problem;
+}
+
+}  // namespace
+
+const char* KindName(Kind kind) {
+  switch (kind) {
+    case Kind::kLayerNorm:
+      return "layer_norm";
+    case Kind::kInstanceNorm:
+      return "instance_norm";
+    case Kind::kGroupNorm:
+      return "group_norm";
+    case Kind::kRmsNorm:
+      return "rms_norm";
+  }
+  return "unknown";
+}
+
+std::optional<Problem> FindProblem(const Axes& axes, const Dims& x,
+                                   const std::vector<Atom>& reduced,
+                                   const std::vector<Atom>* parameter, Moment moment) {
+  if (reduced.empty()) return std::nullopt;
+  const std::vector<Atom> all = Flat(x);
+  for (Atom atom : reduced) {
+    if (!Contains(all, atom)) return std::nullopt;
+  }
+  if (auto problem = OverAxes(x, reduced, parameter, moment)) return problem;
+  if (moment == Moment::kMeanSquare) return std::nullopt;
+  const int rank = static_cast<int>(x.size());
+  if (auto problem = OverSpace(axes, x, reduced, parameter, rank - 1)) return problem;
+  if (rank > 2) return OverSpace(axes, x, reduced, parameter, 1);
+  return std::nullopt;
+}
+
+}  // namespace nv_norms

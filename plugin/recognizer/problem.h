@@ -1,0 +1,36 @@
+#ifndef NV_NORMS_PLUGIN_RECOGNIZER_PROBLEM_H_
+#define NV_NORMS_PLUGIN_RECOGNIZER_PROBLEM_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plugin/recognizer/axes.h"
+
+namespace nv_norms {
+
+enum class Kind { kLayerNorm, kInstanceNorm, kGroupNorm, kRmsNorm };
+
+const char* KindName(Kind kind);  // "layer_norm", ...
+
+// What is divided by: sqrt of the variance, or of the mean square.
+enum class Moment { kVariance, kMeanSquare };
+
+// A normalization as one of our ops spells it.
+struct Problem {
+  Kind kind;
+  std::vector<int> axes;    // reduced, negative, ascending
+  std::string data_format;  // instance and group norm
+  int64_t groups = 0;       // group norm
+};
+
+// Which op covers a normalization of a tensor with dimensions `x` over the atoms `reduced`, with
+// parameters (if any: not nullptr) that vary along the atoms `parameter`.
+std::optional<Problem> FindProblem(const Axes& axes, const Dims& x,
+                                   const std::vector<Atom>& reduced,
+                                   const std::vector<Atom>* parameter, Moment moment);
+
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_PLUGIN_RECOGNIZER_PROBLEM_H_

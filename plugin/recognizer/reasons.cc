@@ -1,0 +1,57 @@
+#include "plugin/recognizer/reasons.h"
+
+namespace nv_norms {
+
+const char* ReasonName(Reason reason) {
+  switch (reason) {
+    case Reason::kNone:
+      return "";
+    case Reason::kNotANormalization:
+      return "not_a_normalization";
+    case Reason::kEpsilonNotConstant:
+      return "epsilon_not_constant";
+    case Reason::kParameterVaries:
+      return "parameter_varies";
+    case Reason::kNoOutput:
+      return "no_output";
+    case Reason::kNotExpressible:
+      return "not_expressible";
+    case Reason::kUnsupportedType:
+      return "unsupported_type";
+    case Reason::kOtherDevice:
+      return "other_device";
+    case Reason::kNobodyReadsIt:
+      return "nobody_reads_it";
+    case Reason::kBatchStatistics:
+      return "batch_statistics";
+  }
+  return "unknown";
+}
+
+const char* ReasonSentence(Reason reason) {
+  switch (reason) {
+    case Reason::kNone:
+      return "fused";
+    case Reason::kNotANormalization:
+      return "the inverse root is not that of a variance or mean square plus a constant";
+    case Reason::kEpsilonNotConstant:
+      return "epsilon is not a constant of at least 0";
+    case Reason::kParameterVaries:
+      return "gamma or beta varies along other axes than a normalization's parameters do";
+    case Reason::kNoOutput:
+      return "no tensor equals xhat * gamma + beta";
+    case Reason::kNotExpressible:
+      return "no fused op covers these axes";
+    case Reason::kUnsupportedType:
+      return "the types are not half, bfloat16, float32 or float64";
+    case Reason::kOtherDevice:
+      return "its parts live on different devices";
+    case Reason::kNobodyReadsIt:
+      return "nobody reads the output";
+    case Reason::kBatchStatistics:
+      return "the moments run over the first axis, as a batch normalization's do";
+  }
+  return "unknown";
+}
+
+}  // namespace nv_norms

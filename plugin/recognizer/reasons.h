@@ -1,0 +1,28 @@
+#ifndef NV_NORMS_PLUGIN_RECOGNIZER_REASONS_H_
+#define NV_NORMS_PLUGIN_RECOGNIZER_REASONS_H_
+
+namespace nv_norms {
+
+// Why something that looks like a normalization was left as it is. The log, the report and the
+// tests use these.
+enum class Reason {
+  kNone,                // fused
+  kNotANormalization,   // 1 / r^2 is neither var(x) + epsilon nor mean(x^2) + epsilon
+  kEpsilonNotConstant,  // it is, but epsilon is no constant, or is negative
+  kParameterVaries,     // gamma or beta varies along other axes than the layer's
+  kNoOutput,            // no tensor equals xhat * gamma + beta
+  kNotExpressible,      // a right normalization over axes that no op of ours covers
+  kUnsupportedType,     // other types than half, bfloat16, float32 and float64
+  kOtherDevice,         // parts of it live on different devices
+  kNobodyReadsIt,       // the output has no reader
+  kBatchStatistics,     // the moments run over the first axis, as a batch norm's do
+};
+
+// "not_a_normalization", ...
+const char* ReasonName(Reason reason);
+// One sentence for people.
+const char* ReasonSentence(Reason reason);
+
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_PLUGIN_RECOGNIZER_REASONS_H_

@@ -1,0 +1,295 @@
+#include "plugin/recognizer/statistics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <map>
+
+#include "plugin/graph/constants.h"
+#include "plugin/recognizer/ops.h"
+
+namespace nv_norms {
+namespace {
+
+constexpr int kConeDepth = 16;
+constexpr int kConeNodes = 160;
+// From the input of a Mean or Sum out to x: casts, reshapes, transposes, weights of ones, squares.
+constexpr int kStepsToX = 7;
+constexpr int kMaxRestarts = 40;
+// Float32 constants in the graph (1 / N, say) are off by up to 6e-8.
+constexpr double kTolerance = 3e-7;
+
+struct Cone {
+  std::vector<int> nodes;  // by ascending order
+  std::vector<int> reductions;
+};
+
+// What lies behind the anchor.
+Cone ConeBehind(const GraphView& view, int anchor) {
+  Cone cone;
+  std::map<int, int> depth = {{anchor, 0}};
+  std::deque<int> queue = {anchor};
+  while (!queue.empty() && static_cast<int>(depth.size()) < kConeNodes) {
+    const int node = queue.front();
+    queue.pop_front();
+    if (ClassOf(view.op(node)) == OpClass::kOpaque || depth[node] >= kConeDepth) continue;
+    for (const TensorId& input : view.inputs(node)) {
+      if (depth.emplace(input.node, depth[node] + 1).second) queue.push_back(input.node);
+    }
+  }
+  for (const auto& [node, d] : depth) {
+    cone.nodes.push_back(node);
+    if (node != anchor && ClassOf(view.op(node)) == OpClass::kReduction) {
+      cone.reductions.push_back(node);
+    }
+  }
+  std::sort(cone.nodes.begin(), cone.nodes.end(),
+            [&](int a, int b) { return view.order(a) < view.order(b); });
+  std::sort(cone.reductions.begin(), cone.reductions.end(),
+            [&](int a, int b) { return view.order(a) < view.order(b); });
+  return cone;
+}
+
+// Whether x may move from the output of this node to its input: not past a loss of precision, not
+// past a control edge (in a branch that is not taken it keeps the node from running), and not out
+// of float64, in which the statistics would then be missing.
+bool MayLookBehind(const GraphView& view, const Shapes& shapes, int node) {
+  if (!view.control_inputs(node).empty()) return false;
+  if (view.op(node) == "Cast") {
+    const auto from = view.GetType(node, "SrcT"), to = view.GetType(node, "DstT");
+    return from == to || (to == tensorflow::DT_FLOAT &&
+                          (from == tensorflow::DT_HALF || from == tensorflow::DT_BFLOAT16));
+  }
+  const OpClass op_class = ClassOf(view.op(node));
+  return op_class == OpClass::kView || op_class == OpClass::kElementwise;
+}
+
+// The tensors that reductions read and what lies up to a few steps behind these, nearest first.
+std::vector<TensorId> Candidates(const GraphView& view, const Shapes& shapes,
+                                 const std::vector<TensorId>& reduced) {
+  std::vector<TensorId> found;
+  std::deque<std::pair<TensorId, int>> queue;
+  for (const TensorId& tensor : reduced) queue.push_back({tensor, 0});
+  while (!queue.empty()) {
+    const auto [tensor, steps] = queue.front();
+    queue.pop_front();
+    if (std::find(found.begin(), found.end(), tensor) != found.end()) continue;
+    if (!IsFloat(shapes.Get(tensor).dtype) || view.op(tensor.node) == "Const") continue;
+    found.push_back(tensor);
+    if (steps == kStepsToX || !MayLookBehind(view, shapes, tensor.node)) continue;
+    for (const TensorId& input : view.inputs(tensor.node)) queue.push_back({input, steps + 1});
+  }
+  return found;
+}
+
+// The largest rank that anything near x has: what x with unknown rank is taken to have.
+int RankNearby(const GraphView& view, const Shapes& shapes, TensorId x,
+               const std::unordered_set<int>& dependents) {
+  if (shapes.Get(x).rank_known) return -1;
+  int rank = -1;
+  for (int node : dependents) {
+    if (ClassOf(view.op(node)) != OpClass::kElementwise) continue;
+    for (const TensorId& input : view.inputs(node)) {
+      const TensorInfo& info = shapes.Get(input);
+      if (info.rank_known) rank = std::max(rank, static_cast<int>(info.dims.size()));
+    }
+  }
+  return rank >= 1 ? rank : -1;
+}
+
+// The constant of the graph that an estimate stands for: the graph's own digits are better.
+double Snap(double estimate, double scale, const std::vector<double>& constants) {
+  for (double constant : constants) {
+    if (std::fabs(constant - estimate) <= 1e-4 * std::fabs(constant) + 1e-12 * scale) {
+      return constant;
+    }
+  }
+  return std::fabs(estimate) <= 1e-12 * scale ? 0.0 : estimate;
+}
+
+struct Test {
+  bool passed = false;
+  double epsilon = 0;
+};
+
+// 1 / r^2 - moment(x) (r^2 - moment(x) where the anchor is the root, not its inverse) in one draw:
+// the same number everywhere, or the test fails.
+Test Epsilon(const Numbers& x, const Numbers& root, bool inverse, const std::vector<Atom>& reduced,
+             Moment moment, const std::vector<double>& constants) {
+  Test test;
+  const Numbers mean = MeanOf(x, reduced);
+  const Numbers squares = moment == Moment::kMeanSquare
+                              ? Map(x, [](double a) { return a * a; })
+                              : Zip(x, mean, [](double a, double b) { return (a - b) * (a - b); });
+  const Numbers denominator = MeanOver(squares, reduced);
+  const Numbers square = Map(root, [&](double r) { return inverse ? 1.0 / (r * r) : r * r; });
+  const Numbers rest = Zip(square, denominator, [](double a, double b) { return a - b; });
+  const double scale = MaxAbs(denominator);
+  double low = rest.data[0], high = rest.data[0];
+  for (double v : rest.data) {
+    low = std::min(low, v);
+    high = std::max(high, v);
+  }
+  const double size = std::max(scale, std::fabs(low));
+  test.passed = std::isfinite(low) && std::isfinite(high) && high - low <= kTolerance * size;
+  if (test.passed) test.epsilon = Snap(0.5 * (low + high), scale, constants);
+  return test;
+}
+
+enum class Outcome { kFailed, kPassed, kEpsilonVaries };
+
+// The reduced atoms, if root varies along the others of x and along nothing else.
+std::optional<std::vector<Atom>> Reduced(const Numbers& x, const Numbers& root) {
+  std::vector<Atom> reduced;
+  for (Atom atom : x.atoms) {
+    if (!root.VariesAlong(atom)) reduced.push_back(atom);
+  }
+  for (Atom atom : root.atoms) {
+    if (!x.VariesAlong(atom)) return std::nullopt;
+  }
+  if (reduced.empty()) return std::nullopt;
+  return reduced;
+}
+
+// Tries all draws. The one with values near zero comes first, it tells epsilon; the last is one in
+// which the moment is about as large as epsilon, so that max(moment, epsilon) shows.
+Outcome TestCandidate(Scene* scene, TensorId anchor, bool inverse, Axes* axes, Moment moment,
+                      double* epsilon) {
+  constexpr int kNearZero = 2;
+  for (int draw : {kNearZero, 0, 1, 3, 4}) {
+    std::optional<Test> test;
+    double scale = 0;
+    for (int attempt = 0; attempt < kMaxRestarts && !test; ++attempt) {
+      Interpreter interpreter(*scene, axes, draw);
+      const Value* root = interpreter.Eval(anchor);
+      const Value* x = interpreter.restart() ? nullptr : interpreter.Eval(scene->roots[0]);
+      if (interpreter.restart()) continue;
+      if (root == nullptr || x == nullptr) return Outcome::kFailed;
+      const auto reduced = Reduced(x->numbers, root->numbers);
+      if (!reduced) return Outcome::kFailed;
+      test = Epsilon(x->numbers, root->numbers, inverse, *reduced, moment, interpreter.constants());
+      scale = MaxAbs(Map(x->numbers, [](double a) { return a * a; }));
+    }
+    if (!test || !test->passed) return Outcome::kFailed;
+    if (draw == kNearZero) {
+      *epsilon = test->epsilon;
+      if (*epsilon > 0) scene->scale_of_last_draw = std::sqrt(*epsilon);
+    } else if (std::fabs(test->epsilon - *epsilon) > 10 * kTolerance * (scale + *epsilon)) {
+      return Outcome::kEpsilonVaries;
+    }
+  }
+  return *epsilon >= 0 ? Outcome::kPassed : Outcome::kEpsilonVaries;
+}
+
+}  // namespace
+
+bool IsAnchor(const GraphView& view, int node) {
+  const std::string& op = view.op(node);
+  if (op == "Rsqrt" || op == "Sqrt" || op == "Pow" || op == "_UnaryOpsComposition") {
+    return !view.inputs(node).empty();
+  }
+  return ClassOf(op) == OpClass::kNorm && view.GetBool(node, "is_training", true);
+}
+
+std::unordered_set<int> Dependents(const GraphView& view, TensorId from, int limit) {
+  std::unordered_set<int> nodes;
+  std::deque<int> queue;
+  const auto visit = [&](int node) {
+    if (ClassOf(view.op(node)) != OpClass::kOpaque && nodes.insert(node).second) {
+      queue.push_back(node);
+    }
+  };
+  for (const Consumer& c : view.consumers(from)) visit(c.node);
+  while (!queue.empty() && static_cast<int>(nodes.size()) < limit) {
+    const int node = queue.front();
+    queue.pop_front();
+    for (const Consumer& c : view.consumers(node)) visit(c.node);
+  }
+  return nodes;
+}
+
+Numbers MeanOf(const Numbers& x, const std::vector<Atom>& reduced) { return MeanOver(x, reduced); }
+
+Numbers RstdOf(const Numbers& x, const std::vector<Atom>& reduced, Moment moment, double epsilon) {
+  const Numbers mean = moment == Moment::kVariance ? MeanOver(x, reduced) : Numbers::Scalar(0.0);
+  const Numbers squares = Zip(x, mean, [](double a, double b) { return (a - b) * (a - b); });
+  return Map(MeanOver(squares, reduced),
+             [epsilon](double v) { return 1.0 / std::sqrt(v + epsilon); });
+}
+
+std::vector<Atom> ReducedAtoms(const GraphView& view, const Statistics& statistics,
+                               Interpreter* interpreter) {
+  const int node = statistics.anchor.node;
+  std::vector<Atom> reduced;
+  if (ClassOf(view.op(node)) == OpClass::kNorm) {
+    const Value* input = interpreter->Eval(view.inputs(node)[0]);
+    if (input == nullptr) return {};
+    const auto axes = NormAxes(view, node, static_cast<int>(input->dims.size()));
+    if (!axes) return {};
+    for (size_t i = 0; i < input->dims.size(); ++i) {
+      if ((*axes)[i]) reduced.insert(reduced.end(), input->dims[i].begin(), input->dims[i].end());
+    }
+    return reduced;
+  }
+  const Value* root = interpreter->Eval(statistics.anchor);
+  const Value* x = interpreter->restart() ? nullptr : interpreter->Eval(statistics.x);
+  if (root == nullptr || x == nullptr) return {};
+  return Reduced(x->numbers, root->numbers).value_or(std::vector<Atom>());
+}
+
+std::vector<Statistics> FindStatistics(const GraphView& view, const Shapes& shapes, int anchor,
+                                       Reason* reason) {
+  *reason = Reason::kNotANormalization;
+  std::vector<Statistics> found;
+  const TensorId output{anchor, 0};
+  if (ClassOf(view.op(anchor)) == OpClass::kNorm) {
+    std::vector<TensorId> candidates = Candidates(view, shapes, {view.inputs(anchor)[0]});
+    // Only views: the op reads x itself, in another shape.
+    for (auto it = candidates.rbegin(); it != candidates.rend(); ++it) {
+      int rank = RankNearby(view, shapes, *it, Dependents(view, *it, 40));
+      found.push_back({output, *it, Moment::kVariance,
+                       static_cast<double>(view.GetFloat(anchor, "epsilon", 0.001f)), rank});
+    }
+    return found;
+  }
+  const Cone cone = ConeBehind(view, anchor);
+  if (cone.reductions.empty()) return found;
+  std::vector<TensorId> reduced;
+  for (int node : cone.reductions) reduced.push_back(view.inputs(node)[0]);
+  const std::vector<TensorId> candidates = Candidates(view, shapes, reduced);
+  bool epsilon_varies = false;
+  for (const Moment moment : {Moment::kVariance, Moment::kMeanSquare}) {
+    for (auto it = candidates.rbegin(); it != candidates.rend(); ++it) {
+      Scene scene{&view, &shapes, {*it}, -1, {}};
+      for (int node : cone.nodes) {
+        for (const TensorId& input : view.inputs(node)) {
+          if (input == *it || scene.dependents.count(input.node) > 0) {
+            scene.dependents.insert(node);
+            break;
+          }
+        }
+      }
+      if (scene.dependents.count(anchor) == 0) continue;
+      if (scene.dependents.count(it->node) > 0) continue;
+      scene.rank_if_unknown = RankNearby(view, shapes, *it, Dependents(view, *it, 40));
+      Axes axes;
+      Statistics statistics{output, *it, moment, 0.0, scene.rank_if_unknown};
+      for (bool inverse : {true, false}) {
+        const Outcome outcome =
+            TestCandidate(&scene, output, inverse, &axes, moment, &statistics.epsilon);
+        if (outcome == Outcome::kEpsilonVaries) epsilon_varies = true;
+        if (outcome != Outcome::kPassed) continue;
+        found.push_back(statistics);
+        break;
+      }
+    }
+  }
+  if (!found.empty()) {
+    *reason = Reason::kNoOutput;
+  } else if (epsilon_varies) {
+    *reason = Reason::kEpsilonNotConstant;
+  }
+  return found;
+}
+
+}  // namespace nv_norms

@@ -1,0 +1,185 @@
+// The pass. The file's name makes TF_CPP_VMODULE=remapper=N show what it does, as it does for
+// TensorFlow's own remapper: 1 a line for each graph, 2 for each fusion, 3 for each refusal.
+#include "plugin/remapper.h"
+
+#include <algorithm>
+#include <set>
+
+#include "plugin/edit.h"
+#include "plugin/graph/shapes.h"
+#include "plugin/graph/view.h"
+#include "plugin/recognizer/forward.h"
+#include "plugin/recognizer/statistics.h"
+#include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/platform/logging.h"
+
+namespace nv_norms {
+namespace {
+
+// Norms that share their moments may stand in one sum; each round fuses one of them.
+constexpr int kMaxRounds = 8;
+
+bool OnDevice(const std::string& device, const std::string& device_type) {
+  if (device.empty() || device_type.empty()) return true;
+  return device.find("device:" + device_type + ":") != std::string::npos ||
+         device.find("/" + device_type + ":") != std::string::npos;
+}
+
+std::string Joined(const std::vector<int>& axes) {
+  std::string text;
+  for (int axis : axes) text += (text.empty() ? "" : ",") + std::to_string(axis);
+  return text;
+}
+
+class Remapper {
+ public:
+  Remapper(GraphView* view, Shapes* shapes, const RemapperOptions& options,
+           std::vector<Record>* records)
+      : view_(view), shapes_(shapes), options_(options), records_(records) {
+    keep_ = [this](int node) { return options_.preserve.count(view_->name(node)) > 0; };
+  }
+
+  bool Run(const std::vector<int>& anchors) {
+    bool changed = false;
+    for (int anchor : anchors) {
+      std::set<int> settled;
+      for (int round = 0; round < kMaxRounds && view_->alive(anchor); ++round) {
+        if (!FuseAt(anchor, /*first=*/round == 0, &settled)) break;
+        changed = true;
+      }
+    }
+    return changed;
+  }
+
+ private:
+  bool FuseAt(int anchor, bool first, std::set<int>* settled) {
+    Reason reason = Reason::kNotANormalization;
+    const auto meanings = FindStatistics(*view_, *shapes_, anchor, &reason);
+    for (const Statistics& statistics : meanings) {
+      Reason why_not = Reason::kNone;
+      const auto matches = FindForward(*view_, *shapes_, statistics, keep_, settled, &why_not);
+      bool fused = false;
+      for (const ForwardMatch& match : matches) {
+        const Reason refusal = CheckForward(*view_, *shapes_, match);
+        if (refusal == Reason::kNone) {
+          Fuse(match);
+          fused = true;
+        } else if (why_not == Reason::kNone || why_not == Reason::kNoOutput) {
+          why_not = refusal;
+        }
+      }
+      if (fused) return true;
+      // The most telling reason wins.
+      if (reason == Reason::kNoOutput || reason == Reason::kNone) reason = why_not;
+    }
+    if (first && !meanings.empty() && AlreadyFused(meanings)) return false;
+    if (first) Refuse(anchor, meanings, reason);
+    return false;
+  }
+
+  void Fuse(const ForwardMatch& match) {
+    Record record;
+    record.kind = KindName(match.problem.kind);
+    record.inputs = {view_->name(match.x)};
+    std::string operands = " x=" + view_->name(match.x);
+    for (const auto& [label, tensor] :
+         {std::make_pair(" gamma=", match.gamma), std::make_pair(" beta=", match.beta)}) {
+      if (!tensor.valid()) continue;
+      record.inputs.push_back(view_->name(tensor));
+      operands += label + view_->name(tensor);
+    }
+    record.outputs = {view_->name(match.y)};
+    record.axes = match.problem.axes;
+    record.epsilon = match.statistics.epsilon;
+    record.dtype = tensorflow::DataTypeString(shapes_->Get(match.x).dtype);
+    record.device = view_->def(match.y.node).device();
+    record.graph = options_.graph_name;
+    const std::string anchor = view_->name(match.statistics.anchor.node);
+    const std::string y = view_->name(match.y.node);
+    const int fused = ApplyForward(view_, shapes_, match, keep_);
+    VLOG(2) << "Fuse " << anchor << " ... " << y << " into " << OpName(match) << " "
+            << view_->name(fused) << ":" << operands << " epsilon=" << record.epsilon << " axes=["
+            << Joined(record.axes) << "]"
+            << (match.problem.groups > 0 ? " groups=" + std::to_string(match.problem.groups) : "")
+            << (match.parts.empty() ? "" : " and what goes on beside it");
+    records_->push_back(std::move(record));
+  }
+
+  // In the second pass the backward still uses the moments of a forward that is fused.
+  bool AlreadyFused(const std::vector<Statistics>& meanings) const {
+    for (const Statistics& statistics : meanings) {
+      for (const Consumer& c : view_->consumers(statistics.x)) {
+        const std::string& op = view_->op(c.node);
+        if (op == "FusedLayerNorm" || op == "FusedInstanceNorm" || op == "FusedGroupNorm" ||
+            op == "FusedRMSNorm") {
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  void Refuse(int anchor, const std::vector<Statistics>& meanings, Reason reason) {
+    if (reason == Reason::kNotANormalization || reason == Reason::kBatchStatistics) {
+      VLOG(3) << "Leave " << view_->name(anchor) << " (" << view_->op(anchor)
+              << ") as it is: " << ReasonSentence(reason);
+      return;
+    }
+    Record record;
+    const bool mean_square = !meanings.empty() && meanings[0].moment == Moment::kMeanSquare;
+    record.kind = mean_square ? "rms_norm" : "layer_norm";
+    record.reason = reason;
+    record.outputs = {view_->name(anchor)};
+    if (!meanings.empty()) {
+      record.inputs = {view_->name(meanings[0].x)};
+      record.epsilon = meanings[0].epsilon;
+      record.dtype = tensorflow::DataTypeString(shapes_->Get(meanings[0].x).dtype);
+    }
+    record.device = view_->def(anchor).device();
+    record.graph = options_.graph_name;
+    VLOG(3) << "Leave the normalization at " << view_->name(anchor)
+            << " as it is: " << ReasonSentence(reason) << " (" << ReasonName(reason) << ")";
+    records_->push_back(std::move(record));
+  }
+
+  GraphView* view_;
+  Shapes* shapes_;
+  const RemapperOptions& options_;
+  std::vector<Record>* records_;
+  std::function<bool(int)> keep_;
+};
+
+}  // namespace
+
+absl::StatusOr<bool> Remap(tensorflow::GraphDef* graph, TF_GrapplerItem* item,
+                           const RemapperOptions& options, std::vector<Record>* records) {
+  GraphView view(graph);
+  if (!view.ok()) return absl::InvalidArgumentError(view.error());
+  std::vector<int> anchors;
+  for (int node = 0; node < view.num_nodes(); ++node) {
+    if (IsAnchor(view, node) && OnDevice(view.def(node).device(), options.device_type)) {
+      anchors.push_back(node);
+    }
+  }
+  if (anchors.empty()) {
+    VLOG(1) << "Graph " << options.graph_name << ": " << view.num_nodes()
+            << " nodes, nothing that looks like a normalization";
+    return false;
+  }
+  std::sort(anchors.begin(), anchors.end(),
+            [&](int a, int b) { return view.order(a) < view.order(b); });
+  const int before = view.num_nodes();
+  Shapes shapes(item, &view);
+  const absl::Status inferred = shapes.Infer();
+  if (!inferred.ok()) return inferred;
+  const bool changed = Remapper(&view, &shapes, options, records).Run(anchors);
+  if (changed) view.Compact();
+  const auto fused = std::count_if(records->begin(), records->end(),
+                                   [](const Record& r) { return r.reason == Reason::kNone; });
+  VLOG(1) << "Graph " << options.graph_name << ": " << before << " nodes before, "
+          << graph->node_size() << " after, " << fused << " normalizations fused, "
+          << records->size() - fused << " left as they are";
+  return changed;
+}
+
+}  // namespace nv_norms

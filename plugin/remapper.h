@@ -1,0 +1,29 @@
+#ifndef NV_NORMS_PLUGIN_REMAPPER_H_
+#define NV_NORMS_PLUGIN_REMAPPER_H_
+
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "plugin/report.h"
+#include "tensorflow/c/experimental/grappler/grappler.h"
+#include "tensorflow/core/framework/graph.pb.h"
+
+namespace nv_norms {
+
+struct RemapperOptions {
+  // "CPU" or "GPU": nodes placed on other types of device are left alone. Empty: all nodes.
+  std::string device_type;
+  std::unordered_set<std::string> preserve;  // names of nodes that must stay
+  std::string graph_name;
+};
+
+// Recognizes the normalizations in `graph` and fuses them. `item` holds the same graph, for shape
+// inference. True if anything changed; `records` tells what was found either way.
+absl::StatusOr<bool> Remap(tensorflow::GraphDef* graph, TF_GrapplerItem* item,
+                           const RemapperOptions& options, std::vector<Record>* records);
+
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_PLUGIN_REMAPPER_H_

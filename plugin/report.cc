@@ -1,0 +1,95 @@
+#include "plugin/report.h"
+
+#include <cmath>
+#include <cstdio>
+#include <mutex>
+
+namespace nv_norms {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::vector<Record> records;
+};
+
+Registry& TheRegistry() {
+  static Registry* const registry = new Registry;
+  return *registry;
+}
+
+std::string Quoted(const std::string& text) {
+  std::string out = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      char code[8];
+      std::snprintf(code, sizeof(code), "\\u%04x", c);
+      out += code;
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+template <typename T, typename F>
+std::string List(const std::vector<T>& items, F format) {
+  std::string out = "[";
+  for (const T& item : items) {
+    if (out.size() > 1) out += ", ";
+    out += format(item);
+  }
+  return out + "]";
+}
+
+std::string Number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.17g", std::isfinite(value) ? value : 0.0);
+  return text;
+}
+
+}  // namespace
+
+std::string ToJson(const std::vector<Record>& records) {
+  return List(records, [](const Record& r) {
+    return "{\"kind\": " + Quoted(r.kind) + ", \"direction\": " + Quoted(r.direction) +
+           ", \"fused\": " + (r.reason == Reason::kNone ? "true" : "false") +
+           ", \"reason\": " + Quoted(ReasonName(r.reason)) +
+           ", \"detail\": " + Quoted(ReasonSentence(r.reason)) +
+           ", \"inputs\": " + List(r.inputs, Quoted) + ", \"outputs\": " + List(r.outputs, Quoted) +
+           ", \"axes\": " + List(r.axes, [](int axis) { return std::to_string(axis); }) +
+           ", \"epsilon\": " + Number(r.epsilon) + ", \"dtype\": " + Quoted(r.dtype) +
+           ", \"device\": " + Quoted(r.device) + ", \"graph\": " + Quoted(r.graph) + "}";
+  });
+}
+
+void AddToReport(const std::vector<Record>& records) {
+  Registry& registry = TheRegistry();
+  const std::lock_guard<std::mutex> lock(registry.mutex);
+  for (const Record& record : records) {
+    bool known = false;
+    if (record.reason != Reason::kNone) {
+      for (const Record& r : registry.records) {
+        known = known || (r.graph == record.graph && r.inputs == record.inputs &&
+                          r.outputs == record.outputs && r.reason == record.reason);
+      }
+    }
+    if (!known) registry.records.push_back(record);
+  }
+}
+
+std::vector<Record> Report() {
+  Registry& registry = TheRegistry();
+  const std::lock_guard<std::mutex> lock(registry.mutex);
+  return registry.records;
+}
+
+void ClearReport() {
+  Registry& registry = TheRegistry();
+  const std::lock_guard<std::mutex> lock(registry.mutex);
+  registry.records.clear();
+}
+
+}  // namespace nv_norms

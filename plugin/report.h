@@ -1,0 +1,33 @@
+#ifndef NV_NORMS_PLUGIN_REPORT_H_
+#define NV_NORMS_PLUGIN_REPORT_H_
+
+#include <string>
+#include <vector>
+
+#include "plugin/recognizer/reasons.h"
+
+namespace nv_norms {
+
+// One normalization that was found, fused or not.
+struct Record {
+  std::string kind;
+  std::string direction = "forward";
+  Reason reason = Reason::kNone;
+  std::vector<std::string> inputs, outputs;
+  std::vector<int> axes;
+  double epsilon = 0;
+  std::string dtype, device, graph;
+};
+
+std::string ToJson(const std::vector<Record>& records);
+
+// The records of every graph since the library was loaded or ClearReport() was called. TensorFlow
+// optimizes a graph twice; what was fused in the first pass is not found again in the second, and
+// a refusal that comes twice is kept once.
+void AddToReport(const std::vector<Record>& records);
+std::vector<Record> Report();
+void ClearReport();
+
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_PLUGIN_REPORT_H_

@@ -1,0 +1,97 @@
+#include "plugin/rewrite.h"
+
+#include "plugin/graph/view.h"
+#include "plugin/remapper.h"
+#include "tensorflow/core/framework/function.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/grappler/grappler_item.h"
+#include "tensorflow/core/grappler/utils/functions.h"
+
+namespace nv_norms {
+namespace {
+
+using tensorflow::grappler::GrapplerItem;
+
+// The C API's item is TensorFlow's own behind an opaque name.
+TF_GrapplerItem* Opaque(GrapplerItem* item) { return reinterpret_cast<TF_GrapplerItem*>(item); }
+
+absl::StatusOr<bool> RemapItem(GrapplerItem* item, const RemapperOptions& options,
+                               tensorflow::GraphDef* graph, std::vector<Record>* records) {
+  *graph = item->graph;
+  return Remap(graph, Opaque(item), options, records);
+}
+
+absl::Status RewriteFunctions(tensorflow::GraphDef* graph, std::vector<Record>* records) {
+  const tensorflow::FunctionLibraryDefinition library(tensorflow::OpRegistry::Global(),
+                                                      graph->library());
+  for (tensorflow::FunctionDef& function : *graph->mutable_library()->mutable_function()) {
+    tensorflow::grappler::GrapplerFunctionItem item;
+    // A function whose types are parameters has no graph of its own.
+    if (!tensorflow::grappler::MakeGrapplerFunctionItem(function, library,
+                                                        graph->versions().producer(), &item)
+             .ok()) {
+      continue;
+    }
+    RemapperOptions options;
+    options.preserve = item.NodesToPreserve();
+    options.graph_name = function.signature().name();
+    tensorflow::GraphDef rewritten;
+    const auto changed = RemapItem(&item, options, &rewritten, records);
+    if (!changed.ok()) return changed.status();
+    if (!*changed) continue;
+    item.SwapFunctionBody(std::move(rewritten));
+    tensorflow::FunctionDef replaced;
+    const absl::Status made = tensorflow::grappler::MakeFunctionDef(item, library, &replaced);
+    if (!made.ok()) return made;
+    function = replaced;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RewriteOffline(const std::string& device, const std::vector<std::string>& fetches,
+                            tensorflow::GraphDef* graph, std::vector<Record>* records) {
+  GrapplerItem item;
+  item.id = "graph";
+  item.graph = *graph;
+  RemapperOptions options;
+  options.graph_name = item.id;
+  {
+    GraphView view(graph);
+    if (!view.ok()) return absl::InvalidArgumentError(view.error());
+    for (const std::string& fetch : fetches) {
+      if (view.Find(fetch) < 0) {
+        return absl::InvalidArgumentError("there is no node named " + fetch + " to fetch");
+      }
+      options.preserve.insert(fetch);
+    }
+    for (int node = 0; node < view.num_nodes(); ++node) {
+      if (fetches.empty() && view.consumers(node).empty()) {
+        options.preserve.insert(view.name(node));
+      }
+    }
+  }
+  std::vector<std::string> unplaced;
+  if (!device.empty()) {
+    for (tensorflow::NodeDef& node : *item.graph.mutable_node()) {
+      if (node.device().empty()) {
+        node.set_device(device);
+        unplaced.push_back(node.name());
+      }
+    }
+  }
+  tensorflow::GraphDef rewritten;
+  const auto changed = RemapItem(&item, options, &rewritten, records);
+  if (!changed.ok()) return changed.status();
+  if (*changed) {
+    const std::unordered_set<std::string> was_unplaced(unplaced.begin(), unplaced.end());
+    for (tensorflow::NodeDef& node : *rewritten.mutable_node()) {
+      if (was_unplaced.count(node.name()) > 0) node.clear_device();
+    }
+    *graph = std::move(rewritten);
+  }
+  return RewriteFunctions(graph, records);
+}
+
+}  // namespace nv_norms
