@@ -1,0 +1,93 @@
+"""tf.GradientTape through the fused ops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import formulas
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import DTYPES, random
+
+from nv_norms_rewriter import _gradients
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered(ops: Any) -> None:
+    _gradients.register(ops)
+    _gradients.register(ops)  # no harm
+
+
+def call(
+    ops: Any, kind: str, x: tf.Tensor, scale: list[Any], offset: list[Any], **rest: Any
+) -> Any:
+    op = getattr(ops, f"fused_{kind}_norm")
+    return op(x=x, scale=scale, offset=offset, out_type=tf.float32, U=tf.float32, **rest)[0]
+
+
+CASES = [
+    ("layer", {"axis": [-1]}, "center", [3], [3]),
+    ("layer", {"axis": [1, 2]}, "center", [1, 2], [1, 2]),
+    ("layer", {"axis": [-1], "subtract_mean": False}, "scale_only", [3], [3]),
+    ("rms", {"axis": [-1]}, "rms", [3], [3]),
+    ("instance", {"data_format": "N...C"}, "center", [1, 2], [3]),
+    ("instance", {"data_format": "NC..."}, "center", [2, 3], [1]),
+    ("group", {"data_format": "N...C", "groups": 1}, "center", [1, 2, 3], [3]),
+    ("group", {"data_format": "NC...", "groups": 4}, "center", [2, 3], [1]),
+]
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("kind,attributes,formula,reduced,params", CASES)
+def test_tape(
+    ops: Any,
+    device: str,
+    kind: str,
+    attributes: dict[str, Any],
+    formula: str,
+    reduced: list[int],
+    params: list[int],
+    graph: bool,
+) -> None:
+    x = random(51, (2, 4, 3, 5), DTYPES["float32"])
+    shape = [x.shape[a] if a in params else 1 for a in range(4)]
+    gamma = random(52, shape, DTYPES["float32"])
+    beta = random(53, shape, DTYPES["float32"])
+    weight = random(54, x.shape, DTYPES["float32"])
+
+    def run() -> list[tf.Tensor]:
+        inputs = [tf.constant(v) for v in (x, gamma, beta)]
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            y = call(ops, kind, inputs[0], inputs[1:2], inputs[2:], **attributes)
+            loss = tf.reduce_sum(y * weight)
+        return tape.gradient(loss, inputs)
+
+    with tf.device(device):
+        actual = (tf.function(run, autograph=False) if graph else run)()
+    arguments = (weight, x, gamma, reduced, params, float(np.float32(1e-3)), formula)
+    expected = formulas.norm_gradient(*arguments)
+    for a, e, size in zip(actual, expected, formulas.gradient_sizes(*arguments), strict=True):
+        formulas.assert_close(a.numpy().reshape(e.shape), e, 8, size=size)
+    assert actual[1].shape == gamma.shape and actual[2].shape == beta.shape
+
+
+def test_only_what_is_there_gets_a_gradient(ops: Any, device: str) -> None:
+    x = tf.constant(random(55, (2, 5), DTYPES["float32"]))
+    with tf.device(device), tf.GradientTape() as tape:
+        tape.watch(x)
+        y = call(ops, "layer", x, [], [])
+    assert tape.gradient(y, x).shape == x.shape
+
+
+def test_the_second_derivative_says_that_there_is_none(ops: Any) -> None:
+    x = tf.constant(random(56, (2, 5), DTYPES["float32"]))
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            y = call(ops, "layer", x, [], []) ** 2
+        dx = inner.gradient(y, x)
+    with pytest.raises(LookupError, match="second derivatives through a fused normalization"):
+        outer.gradient(dx, x)
