@@ -41,7 +41,7 @@ class _Progress:
         self._start = time.monotonic()
         self._thread = threading.Thread(target=self._show, daemon=True)
 
-    def __enter__(self) -> "_Progress":
+    def __enter__(self) -> _Progress:
         self._thread.start()
         return self
 
