@@ -57,7 +57,8 @@ def _platform() -> str:
 
 
 def _build(config: str) -> None:
-    packages = environment.packages_digest() + digest(sys.path)
+    own = sys.executable == str(environment.PYTHON)
+    packages = environment.packages_digest() if own else digest(sys.path)
     try:
         bazel.build(config, python=sys.executable, packages=packages)
     except StepError as failure:

@@ -126,10 +126,11 @@ def _build(config: str, python: str, packages: str) -> None:
         [*command, "build", *flags, *targets, "//kernels:cuda_objects"],
         environment=variables,
     )
-    outputs = WORK / "bazel-bin"
+    place = run("Asking Bazel", [*command, "info", *flags, "bazel-bin"], environment=variables)
+    outputs = pathlib.Path(next(line for line in place.splitlines() if line.startswith("/")))
     _replace_libraries(outputs / "plugin")
-    _write_ptxas_report(outputs / "kernels", config)
     header = (outputs / "plugin" / "build_info.h").read_text()
+    _write_ptxas_report(outputs / "kernels", re.findall(r"sm_\d+", header), config)
     if 'NV_NORMS_CUDA_VERSION ""' in header:
         say(
             "  No CUDA compiler (CUDA_HOME, or the package nvidia-cuda-nvcc): the libraries are "
@@ -147,10 +148,8 @@ def _replace_libraries(built: pathlib.Path) -> None:
         temporary.replace(LIBRARY_FOLDER / name)
 
 
-def _write_ptxas_report(folder: pathlib.Path, config: str) -> None:
+def _write_ptxas_report(folder: pathlib.Path, architectures: list[str], config: str) -> None:
     """Gathers what ptxas said of each kernel: registers, shared memory, spills."""
-    header = (WORK / "bazel-bin" / "plugin" / "build_info.h").read_text()
-    architectures = re.findall(r"sm_\d+", header)
     found = sorted((folder / f"cuda_objects.{'-'.join(architectures)}").rglob("*.ptxas.txt"))
     text = "".join(f"==== {path.name}\n{path.read_text()}\n" for path in found)
     (WORK / f"ptxas-{config}.txt").write_text(text)

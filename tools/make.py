@@ -62,7 +62,7 @@ def lint() -> None:
 
 def wheel() -> None:
     """One wheel in dist/, with CUDA code for all architectures."""
-    environment.set_up()
+    build("release")
     shutil.rmtree(ROOT / "dist", ignore_errors=True)
     command = [str(environment.PYTHON), "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
     run("Building the wheel", [*command, "--wheel-dir", "dist", "."])
