@@ -50,12 +50,12 @@ def build(config: str, python: str = str(environment.PYTHON), packages: str = ""
     )
 
 
-def bazel_command() -> tuple[list[str], list[str], dict[str, str]]:
-    """How to start Bazel here: the command, flags for every build, the environment."""
+def _bazel() -> tuple[list[str], dict[str, str]]:
+    """How bazelisk finds Bazel here: flags for every build, and the environment."""
     _install_bazelisk()
     variables = dict(os.environ)
     if "USE_BAZEL_VERSION" in variables or _can_download():
-        return [str(_BAZELISK)], [], variables
+        return [], variables
     _check_debian_bazel()
     variables["USE_BAZEL_VERSION"] = str(_DEBIAN_BAZEL)
     # What Bazel would download even for C++ alone.
@@ -64,7 +64,7 @@ def bazel_command() -> tuple[list[str], list[str], dict[str, str]]:
         f"--override_repository=rules_proto={_DEBIAN_RULES / 'proto'}",
         f"--override_repository=rules_cc={ROOT / 'third_party' / 'rules_cc'}",
     ]
-    return [str(_BAZELISK)], flags, variables
+    return flags, variables
 
 
 def _install_bazelisk() -> None:
@@ -77,7 +77,7 @@ def _install_bazelisk() -> None:
     once(
         folder / ".stamp",
         package,
-        lambda: run("Installing bazelisk", [*command, "--prefix", str(folder), package]),
+        lambda: run("Installing bazelisk", [str(_BAZELISK), "--prefix", str(folder), package]),
     )
 
 
@@ -115,7 +115,7 @@ def _check_debian_bazel() -> None:
 def _build(config: str, python: str, packages: str) -> None:
     if not shutil.which(os.environ.get("CC", "g++")):
         raise StepError("No C++ compiler found. On Debian or Ubuntu: apt install g++")
-    command, flags, variables = bazel_command()
+    flags, variables = _bazel()
     flags += [f"--repo_env=PYTHON_BIN_PATH={python}", f"--repo_env=NV_NORMS_PACKAGES={packages}"]
     flags += ["--curses=no", "--show_progress_rate_limit=5", "--output_groups=+ptxas"]
     if config == "release":
@@ -123,10 +123,12 @@ def _build(config: str, python: str, packages: str) -> None:
     targets = [f"//plugin:{name}" for name in LIBRARIES]
     run(
         f"Building the libraries ({config})",
-        [*command, "build", *flags, *targets, "//kernels:cuda_objects"],
+        [str(_BAZELISK), "build", *flags, *targets, "//kernels:cuda_objects"],
         environment=variables,
     )
-    place = run("Asking Bazel", [*command, "info", *flags, "bazel-bin"], environment=variables)
+    place = run(
+        "Asking Bazel", [str(_BAZELISK), "info", *flags, "bazel-bin"], environment=variables
+    )
     outputs = pathlib.Path(next(line for line in place.splitlines() if line.startswith("/")))
     _replace_libraries(outputs / "plugin")
     header = (outputs / "plugin" / "build_info.h").read_text()
@@ -159,8 +161,8 @@ def shut_down() -> None:
     """Ends Bazel's server and removes what it keeps outside of the project."""
     if not _BAZELISK.exists():
         return
-    command, _, variables = bazel_command()
+    _, variables = _bazel()
     try:
-        run("Removing Bazel's files", [*command, "clean", "--expunge"], environment=variables)
+        run("Removing Bazel's files", [str(_BAZELISK), "clean", "--expunge"], environment=variables)
     except StepError as failure:
         print(failure, file=sys.stderr)
