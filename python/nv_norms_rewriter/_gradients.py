@@ -17,7 +17,7 @@ _KINDS = {
 
 
 def register(ops: ModuleType) -> None:
-    """Registers the gradients of the fused ops; `ops` has their wrappers. A second call does nothing.
+    """Registers the fused ops' gradients; `ops` has their wrappers. A second call does nothing.
 
     Of the outputs only y has a gradient, as with TensorFlow's FusedBatchNormV3: mean and rstd are
     there for y's.

@@ -179,7 +179,7 @@ def core() -> Core:
     with memory["lock"]:
         if memory["core"] is None:
             try:
-                _load_ops(str(path))
+                _register_gradients(_load_ops(str(path)))
                 library = _open(str(path))
             except (OSError, RuntimeError, AttributeError) as error:
                 raise LoadError(
@@ -200,6 +200,12 @@ def _load_ops(path: str) -> ModuleType:
         return tf.load_op_library(path)
     except tf.errors.OpError as error:
         raise RuntimeError(error.message) from error
+
+
+def _register_gradients(ops: ModuleType) -> None:
+    from . import _gradients  # imports TensorFlow, which check() comes before
+
+    _gradients.register(ops)
 
 
 def ops() -> ModuleType:

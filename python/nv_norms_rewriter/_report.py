@@ -11,6 +11,9 @@ from typing import Any, overload
 
 from . import _library, _process
 
+# TensorFlow's C++ code has its own names for these types.
+_PYTHON_NAMES = {"half": "float16", "float": "float32", "double": "float64"}
+
 
 @dataclasses.dataclass(frozen=True)
 class Record:
@@ -26,7 +29,7 @@ class Record:
       outputs: names of the tensors that it computes.
       axes: the normalized axes of x.
       epsilon: the constant under the root.
-      dtype: type of x.
+      dtype: type of x ("float32").
       device: device of the ops, "" where the graph does not say.
       graph: name of the graph or function.
     """
@@ -50,6 +53,7 @@ class Record:
         known = {field.name: value[field.name] for field in dataclasses.fields(cls)}
         for name in ("inputs", "outputs", "axes"):
             known[name] = tuple(known[name])
+        known["dtype"] = _PYTHON_NAMES.get(known["dtype"], known["dtype"])
         return cls(**known)
 
 

@@ -62,7 +62,7 @@ def _tell(graph: FuncGraph) -> None:
     if any(notice.startswith(start) for notice in _process.state()["notices"]):
         return
     _, records = _library.core().rewrite(graph.as_graph_def().SerializeToString(), "", "")
-    count = sum(record["direction"] == "forward" for record in records)
+    count = len({tuple(r["inputs"][:1]) for r in records if r["direction"] == "forward"})
     if count:
         _process.say_once(
             f"{start}, and TensorFlow's graph optimizers do not see what XLA compiles: its "
