@@ -91,7 +91,7 @@ absl::Status RewriteOffline(const std::string& device, const std::vector<std::st
     }
     *graph = std::move(rewritten);
   }
-  return RewriteFunctions(graph, records);
+  return graph->has_library() ? RewriteFunctions(graph, records) : absl::OkStatus();
 }
 
 }  // namespace nv_norms
