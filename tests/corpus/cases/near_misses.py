@@ -11,6 +11,9 @@ from .near import CUBE, EPSILON, FROZEN, IMAGE, SHAPES, TWO, affine, collector, 
 LINES: list[Line] = []
 miss = collector(LINES)
 
+# x - mean(x) is a tensor like any other: its RMS norm may be fused, over the axes of its squares.
+RMS_OF_CENTERED = {"rms_norm": 1}
+
 # Other operations of the same make.
 
 
@@ -127,20 +130,20 @@ def clip_by_global_norm(b):
 # The statistics are of something else.
 
 
-@miss("the variance is taken over other axes than the mean", more=SHAPES)
+@miss("the variance is taken over other axes than the mean", allow=RMS_OF_CENTERED, more=SHAPES)
 def variance_over_more_axes(b):
     scale = affine(b)
     return lambda x: scale(norm(x, v=mean_of(tf.square(x - mean_of(x)), [1, 2])))
 
 
-@miss("the mean is taken over other axes than the variance", more=SHAPES)
+@miss("the mean is taken over other axes than the variance", allow=RMS_OF_CENTERED, more=SHAPES)
 def mean_over_more_axes(b):
     return lambda x: norm(
         x, d=x - mean_of(x, [1, 2]), v=mean_of(tf.square(x - mean_of(x, [1, 2])), [2])
     )
 
 
-@miss("mean and variance over different axes of equal size", CUBE, more=SHAPES)
+@miss("mean and variance over different axes", CUBE, allow=RMS_OF_CENTERED, more=SHAPES)
 def axes_of_equal_size(b):
     return lambda x: norm(x, d=x - mean_of(x, 1), v=mean_of(tf.square(x - mean_of(x, 1)), 2))
 

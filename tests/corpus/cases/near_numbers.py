@@ -208,13 +208,13 @@ def gamma_of_data(b):
     return lambda x, z: norm(x) * z + x
 
 
-@miss("gamma belongs to another axis of equal size", CUBE, allow=_PLAIN, more=SHAPES)
+@miss("gamma on another axis of equal size", CUBE, allow=_PLAIN_INSTANCE, more=SHAPES)
 def gamma_on_other_axis(b):
     gamma = b.parameter("gamma", (4, 1))
     return lambda x: norm(x) * tf.cast(gamma, x.dtype)
 
 
-@miss("beta belongs to another axis of equal size", CUBE, allow=_PLAIN)
+@miss("beta on another axis of equal size", CUBE, allow=_PLAIN_INSTANCE)
 def beta_on_other_axis(b):
     gamma, beta = b.parameter("gamma", (4,)), b.parameter("beta", (4, 1))
     return lambda x: norm(x) * tf.cast(gamma, x.dtype) + tf.cast(beta, x.dtype)
