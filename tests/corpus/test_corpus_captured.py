@@ -4,7 +4,8 @@ captured/h200_convnet_*: Conv2D, GroupNormalization(groups), Conv2D, LayerNormal
 LayerNormalization of Keras 3, fit(jit_compile=False) or inference, float32. In training the layout
 pass has turned the convolutions to NCHW, and the first LayerNormalization with them: its axes go
 through DataFormatDimMap, its gamma and beta through transposes. captured/h200_layer_train_*: one
-LayerNormalization's gradient: its statistics are there, its output is not. _0 and _1: first and second iteration of the meta optimizer.
+LayerNormalization's gradient: its statistics are there, its output is not. _0 and _1: first and
+second iteration of the meta optimizer.
 """
 
 from __future__ import annotations
