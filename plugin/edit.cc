@@ -8,6 +8,8 @@
 #include "plugin/recognizer/ops.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/framework/tensor.pb.h"
+#include "tensorflow/core/framework/tensor_shape.pb.h"
 
 namespace nv_norms {
 namespace {
@@ -152,6 +154,39 @@ TensorId CastTo(GraphView* view, Shapes* shapes, TensorId tensor, DataType from,
   return cast;
 }
 
+// Reshapes to a constant shape. The constant waits for the tensor: in a loop it has to be in the
+// loop's frame.
+TensorId ReshapeTo(GraphView* view, Shapes* shapes, TensorId tensor,
+                   const std::vector<int64_t>& shape, const ForwardMatch& match, int in_place_of) {
+  const std::string base = view->name(match.y.node);
+  const std::string& device = view->def(match.y.node).device();
+  NodeDef constant;
+  constant.set_op("Const");
+  constant.set_name(view->UniqueName(base + "/shape"));
+  constant.set_device(device);
+  SetType(&constant, "dtype", tensorflow::DT_INT32);
+  auto* value = (*constant.mutable_attr())["value"].mutable_tensor();
+  value->set_dtype(tensorflow::DT_INT32);
+  value->mutable_tensor_shape()->add_dim()->set_size(static_cast<int64_t>(shape.size()));
+  for (int64_t size : shape) value->add_int_val(static_cast<int>(size));
+  const TensorId shape_tensor{view->AddNode(constant, {}, {match.x.node}, match.y.node), 0};
+  NodeDef reshape;
+  reshape.set_op("Reshape");
+  CopyPlacement(view->def(match.y.node), &reshape);
+  const DataType type = shapes->Get(tensor).dtype;
+  SetType(&reshape, "T", type);
+  SetType(&reshape, "Tshape", tensorflow::DT_INT32);
+  int node = in_place_of;
+  if (node >= 0) {
+    view->ReplaceNode(node, reshape, {tensor, shape_tensor}, {});
+  } else {
+    reshape.set_name(view->UniqueName(base + "/reshape"));
+    node = view->AddNode(reshape, {tensor, shape_tensor}, {}, match.y.node);
+  }
+  shapes->Set(node, {{type, true, shape}});
+  return {node, 0};
+}
+
 DataType Wider(DataType a, DataType b) {
   if (a == b) return a;
   if (a == tensorflow::DT_DOUBLE || b == tensorflow::DT_DOUBLE) return tensorflow::DT_DOUBLE;
@@ -205,7 +240,11 @@ int ApplyForward(GraphView* view, Shapes* shapes, const ForwardMatch& match,
     parameter_type = shapes->Get(gamma.valid() ? gamma : beta).dtype;
   }
   NodeDef def = FusedDef(*view, *shapes, match, gamma, beta, parameter_type);
+  const bool merged = !match.problem.merged_shape.empty();
   std::vector<TensorId> inputs = {match.x};
+  if (merged) {
+    inputs[0] = ReshapeTo(view, shapes, match.x, match.problem.merged_shape, match, -1);
+  }
   if (gamma.valid()) inputs.push_back(gamma);
   if (beta.valid()) inputs.push_back(beta);
 
@@ -231,12 +270,17 @@ int ApplyForward(GraphView* view, Shapes* shapes, const ForwardMatch& match,
                                    {}};
   const std::vector<TensorInfo> outputs = {y_info, statistics_info, statistics_info};
   int fused = match.y.node;
-  if (match.parts.empty()) {
+  if (match.parts.empty() && !merged) {
     view->ReplaceNode(match.y.node, def, inputs, controls);
   } else {
     def.set_name(view->UniqueName(view->name(match.y.node) + "/" + OpName(match)));
     fused = view->AddNode(def, inputs, controls, match.y.node);
+    shapes->Set(fused, outputs);
     TensorId sum{fused, 0};
+    if (merged) {
+      sum = ReshapeTo(view, shapes, sum, match.problem.split_shape, match,
+                      match.parts.empty() ? match.y.node : -1);
+    }
     for (size_t i = 0; i < match.parts.size(); ++i) {
       const Part& part = match.parts[i];
       NodeDef join;

@@ -120,7 +120,9 @@ class Remapper {
   }
 
   void Refuse(int anchor, const std::vector<Statistics>& meanings, Reason reason) {
-    if (reason == Reason::kNotANormalization || reason == Reason::kBatchStatistics) {
+    // A sum of squares under the root is the scale of a unit norm, say.
+    const bool scaled = !meanings.empty() && meanings[0].slope != 1;
+    if (reason == Reason::kNotANormalization || reason == Reason::kBatchStatistics || scaled) {
       VLOG(3) << "Leave " << view_->name(anchor) << " (" << view_->op(anchor)
               << ") as it is: " << ReasonSentence(reason);
       return;

@@ -272,11 +272,24 @@ class Search {
       return t != statistics_.x && FromX(t) && (OutputAt(t) == nullptr || !OutputAt(t)->clean());
     });
     std::vector<BagItem> core, others;
+    std::vector<BagItem> numbers;
     for (const BagItem& factor : factors) {
-      (FromX(factor.tensor) ? core : others).push_back(factor);
+      if (FromX(factor.tensor)) {
+        core.push_back(factor);
+      } else {
+        const bool number = interpreter_->Eval(factor.tensor) != nullptr &&
+                            interpreter_->numbers().count(factor.tensor) > 0;
+        (number ? numbers : others).push_back(factor);
+      }
     }
     Output output;
     output.y = {node, 0};
+    // A number may belong to the statistics: sqrt(N), where the root is that of a sum.
+    if (!numbers.empty() && statistics_.slope != 1) {
+      core.insert(core.end(), numbers.begin(), numbers.end());
+    } else {
+      others.insert(others.end(), numbers.begin(), numbers.end());
+    }
     if (core.size() == 1 && !core[0].inverted && OutputAt(core[0].tensor) != nullptr) {
       const Output& inner = *OutputAt(core[0].tensor);
       if (inner.gamma.valid() || inner.beta.valid() || !inner.clean()) return false;
@@ -410,14 +423,16 @@ class Search {
     std::vector<Atom> parameter;
     const TensorId affine = output.gamma.valid() ? output.gamma : output.beta;
     if (affine.valid()) parameter = interpreter_->Eval(affine)->Flat();
-    const auto problem = FindProblem(axes_, x_dims_, reduced_,
-                                     affine.valid() ? &parameter : nullptr, statistics_.moment);
+    auto problem = FindProblem(axes_, x_dims_, reduced_, affine.valid() ? &parameter : nullptr,
+                               statistics_.moment);
     if (!problem) {
       reason_ = Reason::kNotExpressible;
       return false;
     }
-    if (shapes_.Get(statistics_.x).rank_known == false && problem->kind != Kind::kLayerNorm &&
-        problem->kind != Kind::kRmsNorm) {
+    const std::vector<int> core = CoreNodes(output.y);
+    if (!shapes_.Get(statistics_.x).rank_known &&
+        ((problem->kind != Kind::kLayerNorm && problem->kind != Kind::kRmsNorm) ||
+         !WriteAxesAsTheGraphDoes(core, &*problem))) {
       reason_ = Reason::kNotExpressible;
       return false;
     }
@@ -434,10 +449,9 @@ class Search {
       reason_ = Reason::kNobodyReadsIt;
       return false;
     }
-    *match = ForwardMatch{statistics_,        *problem,     output.subtract_mean,
-                          statistics_.x,      output.y,     output.gamma,
-                          output.beta,        output.parts, output.parts_are_factors,
-                          CoreNodes(output.y)};
+    *match = ForwardMatch{
+        statistics_, *problem,     output.subtract_mean,     statistics_.x, output.y, output.gamma,
+        output.beta, output.parts, output.parts_are_factors, core};
     return true;
   }
 
@@ -478,11 +492,45 @@ class Search {
     return false;
   }
 
+  bool IsSettled(int node) const {
+    while (settled_->count(node) == 0) {
+      if (ClassOf(view_.op(node)) != OpClass::kView) return false;
+      node = view_.inputs(node)[0].node;
+    }
+    return true;
+  }
+
+  // The node itself, or, for a view of an inner value that someone else reads, what it views.
+  int BaseOf(int node, const std::vector<int>& core) const {
+    int base = node;
+    while (ClassOf(view_.op(base)) == OpClass::kView && view_.inputs(base)[0] != statistics_.x &&
+           std::find(core.begin(), core.end(), base) == core.end()) {
+      base = view_.inputs(base)[0].node;
+    }
+    return base;
+  }
+
+  // Without a known rank, axes are written as the graph writes them. False if it mixes the ways.
+  bool WriteAxesAsTheGraphDoes(const std::vector<int>& core, Problem* problem) const {
+    bool negative = false, positive = false;
+    for (int node : core) {
+      if (ClassOf(view_.op(node)) != OpClass::kReduction) continue;
+      const auto axes = IntConstant(view_, view_.inputs(node)[1].node);
+      if (!axes) return false;
+      for (int64_t axis : axes->values) (axis < 0 ? negative : positive) = true;
+    }
+    if (negative == positive) return false;
+    if (positive) {
+      for (int& axis : problem->axes) axis += static_cast<int>(x_dims_.size());
+    }
+    return true;
+  }
+
   std::vector<ForwardMatch> Matches() {
     std::vector<std::pair<Output, ForwardMatch>> usable;
     for (const Output& output : all_) {
       const int node = output.y.node;
-      if (LosesRounding(output.y) || settled_->count(node) > 0) continue;
+      if (LosesRounding(output.y) || IsSettled(node)) continue;
       if (ClassOf(view_.op(node)) == OpClass::kView &&
           !ReadOnlyBy(view_.inputs(node)[0], output.y) && UsableLayout(view_.inputs(node)[0])) {
         continue;
@@ -499,9 +547,11 @@ class Search {
       const int node = usable[i].second.y.node;
       bool inner = false;
       for (size_t j = 0; j < usable.size(); ++j) {
+        if (i == j) continue;
         const std::vector<int>& core = usable[j].second.core;
-        inner = inner || (i != j && usable[j].second.y.node != node &&
-                          std::find(core.begin(), core.end(), node) != core.end());
+        const int base = BaseOf(node, core);
+        inner = inner || (base != usable[j].second.y.node &&
+                          std::find(core.begin(), core.end(), base) != core.end());
       }
       if (inner) {
         settled_->insert(node);

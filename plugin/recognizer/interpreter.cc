@@ -38,7 +38,7 @@ int Interpreter::TinySize(Atom atom) const { return 2 + (atom + draw_) % 2; }
 double Interpreter::RealSize(const Size& size) const {
   double real = static_cast<double>(size.coefficient());
   for (int64_t symbol : size.symbols()) {
-    real *= 3.0 + 40.0 * Uniform(Mix(static_cast<uint64_t>(symbol) * 31 + draw_));
+    real *= 3.0 + 40.0 * Uniform(Mix(static_cast<uint64_t>(symbol)));
   }
   return real;
 }
@@ -63,6 +63,10 @@ Numbers Interpreter::Random(TensorId tensor, const std::vector<Atom>& atoms, boo
   return numbers;
 }
 
+bool Interpreter::IsRoot(TensorId tensor) const {
+  return std::find(scene_.roots.begin(), scene_.roots.end(), tensor) != scene_.roots.end();
+}
+
 const Value* Interpreter::Keep(TensorId tensor, Value value) {
   auto& kept = memo_[tensor];
   kept = std::move(value);
@@ -78,8 +82,7 @@ const Value* Interpreter::Eval(TensorId tensor) {
   if (restart_) return nullptr;
   auto found = memo_.find(tensor);
   if (found != memo_.end()) return found->second ? &*found->second : nullptr;
-  const bool is_root =
-      std::find(scene_.roots.begin(), scene_.roots.end(), tensor) != scene_.roots.end();
+  const bool is_root = IsRoot(tensor);
   std::optional<Value> value;
   if (is_root) {
     value = Leaf(tensor, true);
@@ -115,10 +118,8 @@ std::optional<Value> Interpreter::Node(TensorId tensor) {
 }
 
 std::optional<std::vector<Size>> Interpreter::ShapeOf(TensorId tensor) {
-  const bool is_root =
-      std::find(scene_.roots.begin(), scene_.roots.end(), tensor) != scene_.roots.end();
   const TensorInfo& info = scene_.shapes->Get(tensor);
-  if (!info.rank_known && !(is_root && scene_.rank_if_unknown >= 0)) return std::nullopt;
+  if (!info.rank_known && !(IsRoot(tensor) && scene_.rank_if_unknown >= 0)) return std::nullopt;
   std::vector<Size> shape;
   const int rank = info.rank_known ? static_cast<int>(info.dims.size()) : scene_.rank_if_unknown;
   for (int i = 0; i < rank; ++i) {
@@ -161,6 +162,7 @@ std::optional<Value> Interpreter::Constant(TensorId tensor, double number) {
   }
   value.numbers = Numbers::Scalar(number);
   constants_.push_back(number);
+  numbers_.insert(tensor);
   operands_.push_back(tensor);
   return value;
 }

@@ -53,17 +53,21 @@ class Interpreter {
   const std::vector<TensorId>& operands() const { return operands_; }
   // Scalar constants met so far.
   const std::vector<double>& constants() const { return constants_; }
+  // The operands that are numbers: constants and counts.
+  const std::unordered_set<TensorId, TensorIdHash>& numbers() const { return numbers_; }
 
   std::optional<SizeTensor> Sizes(TensorId tensor);  // an integer tensor, followed symbolically
   double RealSize(const Size& size) const;
 
  private:
+  bool IsRoot(TensorId tensor) const;
   const Value* Keep(TensorId tensor, Value value);
   std::optional<Value> Node(TensorId tensor);
   std::optional<Value> Elementwise(int node);
   std::optional<Value> Reduction(int node);
   std::optional<Value> View(int node);
   std::optional<Value> Broadcast(int node);
+  std::optional<Value> Slice(int node, const Value& input);
   std::optional<Value> Norm(TensorId tensor);
   std::optional<Value> Leaf(TensorId tensor, bool is_root);
   std::optional<Value> Operand(TensorId tensor);
@@ -86,6 +90,7 @@ class Interpreter {
   std::unordered_map<TensorId, std::optional<Value>, TensorIdHash> memo_;
   std::vector<TensorId> operands_;
   std::vector<double> constants_;
+  std::unordered_set<TensorId, TensorIdHash> numbers_;
 };
 
 // Which axes an op of class kNorm reduces; no value if the op is not what it looks like (a batch

@@ -186,6 +186,8 @@ std::optional<Value> Interpreter::View(int node) {
     const auto axis = AxisList(view_.inputs(node)[1], rank + 1);
     if (!axis || restart_ || axis->size() != 1) return std::nullopt;
     out.dims.insert(out.dims.begin() + (*axis)[0], Dim{});
+  } else if (op == "StridedSlice") {
+    return Slice(node, *input);
   } else if (op == "Squeeze") {
     std::vector<bool> drop(rank, false);
     auto listed = view_.def(node).attr().find("squeeze_dims");
@@ -203,6 +205,41 @@ std::optional<Value> Interpreter::View(int node) {
       if (!drop[i]) out.dims.push_back(input->dims[i]);
     }
   }
+  return out;
+}
+
+// x[..., None], x[:, 0] of an axis of size 1, and the like: slices that take all of an axis.
+std::optional<Value> Interpreter::Slice(int node, const Value& input) {
+  const auto begin = IntConstant(view_, view_.inputs(node)[1].node);
+  const auto stride = IntConstant(view_, view_.inputs(node)[3].node);
+  if (!begin || !stride) return std::nullopt;
+  const size_t entries = begin->values.size();
+  const auto bit = [&](const char* mask, size_t i) {
+    return (view_.GetInt(node, mask, 0) >> i & 1) != 0;
+  };
+  size_t taken = 0;
+  for (size_t i = 0; i < entries; ++i) {
+    if (!bit("ellipsis_mask", i) && !bit("new_axis_mask", i)) ++taken;
+  }
+  if (taken > input.dims.size()) return std::nullopt;
+  const size_t skipped = input.dims.size() - taken;
+  Value out;
+  out.numbers = input.numbers;
+  size_t at = 0;
+  for (size_t i = 0; i < entries; ++i) {
+    if (bit("ellipsis_mask", i)) {
+      for (size_t k = 0; k < skipped; ++k) out.dims.push_back(input.dims[at++]);
+    } else if (bit("new_axis_mask", i)) {
+      out.dims.push_back({});
+    } else if (bit("shrink_axis_mask", i)) {
+      if (!input.dims[at++].empty()) return std::nullopt;
+    } else if (bit("begin_mask", i) && bit("end_mask", i) && stride->values[i] == 1) {
+      out.dims.push_back(input.dims[at++]);
+    } else {
+      return std::nullopt;
+    }
+  }
+  while (at < input.dims.size()) out.dims.push_back(input.dims[at++]);
   return out;
 }
 

@@ -46,6 +46,7 @@ OpClass ClassOf(const std::string& op) {
       {"Transpose", OpClass::kView},
       {"ExpandDims", OpClass::kView},
       {"Squeeze", OpClass::kView},
+      {"StridedSlice", OpClass::kView},  // as x[..., None]
       {"Tile", OpClass::kBroadcast},
       {"BroadcastTo", OpClass::kBroadcast},
       {"OnesLike", OpClass::kBroadcast},

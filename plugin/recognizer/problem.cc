@@ -88,6 +88,38 @@ std::optional<Problem> OverSpace(const Axes& axes, const Dims& x, const std::vec
   return problem;
 }
 
+bool IsOneBlock(const std::vector<int>& axes) {
+  return axes.empty() || axes.back() - axes.front() + 1 == static_cast<int>(axes.size());
+}
+
+// False if more than one size is unknown.
+bool ShapeOf(const Axes& axes, const Dims& dims, std::vector<int64_t>* shape) {
+  bool open = false;
+  for (const Dim& dim : dims) {
+    const Size size = axes.size(dim);
+    if (!size.known() && open) return false;
+    open = open || !size.known();
+    shape->push_back(size.known() ? size.coefficient() : -1);
+  }
+  return true;
+}
+
+// Channels as two axes, groups and what is within them.
+std::optional<Problem> OverSpaceMerged(const Axes& axes, const Dims& x,
+                                       const std::vector<Atom>& reduced,
+                                       const std::vector<Atom>* parameter, int group_axis) {
+  Dims merged = x;
+  Dim& channels = merged[group_axis];
+  channels.insert(channels.end(), x[group_axis + 1].begin(), x[group_axis + 1].end());
+  merged.erase(merged.begin() + group_axis + 1);
+  auto problem = OverSpace(axes, merged, reduced, parameter, group_axis);
+  if (!problem || !ShapeOf(axes, merged, &problem->merged_shape) ||
+      !ShapeOf(axes, x, &problem->split_shape)) {
+    return std::nullopt;
+  }
+  return problem;
+}
+
 }  // namespace
 
 const char* KindName(Kind kind) {
@@ -112,12 +144,20 @@ std::optional<Problem> FindProblem(const Axes& axes, const Dims& x,
   for (Atom atom : reduced) {
     if (!Contains(all, atom)) return std::nullopt;
   }
-  if (auto problem = OverAxes(x, reduced, parameter, moment)) return problem;
-  if (moment == Moment::kMeanSquare) return std::nullopt;
+  const auto over_axes = OverAxes(x, reduced, parameter, moment);
+  if (moment == Moment::kMeanSquare || (over_axes && IsOneBlock(over_axes->axes))) {
+    return over_axes;
+  }
   const int rank = static_cast<int>(x.size());
   if (auto problem = OverSpace(axes, x, reduced, parameter, rank - 1)) return problem;
-  if (rank > 2) return OverSpace(axes, x, reduced, parameter, 1);
-  return std::nullopt;
+  if (rank > 2) {
+    if (auto problem = OverSpace(axes, x, reduced, parameter, 1)) return problem;
+  }
+  for (int group_axis : {rank - 2, 1}) {
+    if (rank < 4) break;
+    if (auto problem = OverSpaceMerged(axes, x, reduced, parameter, group_axis)) return problem;
+  }
+  return over_axes;
 }
 
 }  // namespace nv_norms

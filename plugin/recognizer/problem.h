@@ -23,6 +23,9 @@ struct Problem {
   std::vector<int> axes;    // reduced, negative, ascending
   std::string data_format;  // instance and group norm
   int64_t groups = 0;       // group norm
+  // If not empty, x is to be reshaped so before the op, and y to `split_shape` after it: the graph
+  // keeps groups and the channels within them as two axes. At most one size is -1.
+  std::vector<int64_t> merged_shape, split_shape;
 };
 
 // Which op covers a normalization of a tensor with dimensions `x` over the atoms `reduced`, with

@@ -10,6 +10,8 @@ const char* ReasonName(Reason reason) {
       return "not_a_normalization";
     case Reason::kEpsilonNotConstant:
       return "epsilon_not_constant";
+    case Reason::kMomentsDiffer:
+      return "moments_differ";
     case Reason::kParameterVaries:
       return "parameter_varies";
     case Reason::kNoOutput:
@@ -36,6 +38,8 @@ const char* ReasonSentence(Reason reason) {
       return "the inverse root is not that of a variance or mean square plus a constant";
     case Reason::kEpsilonNotConstant:
       return "epsilon is not a constant of at least 0";
+    case Reason::kMomentsDiffer:
+      return "the variance runs over other axes than the mean";
     case Reason::kParameterVaries:
       return "gamma or beta varies along other axes than a normalization's parameters do";
     case Reason::kNoOutput:

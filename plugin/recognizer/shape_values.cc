@@ -9,6 +9,11 @@ namespace {
 
 constexpr int kMaxDepth = 16;
 
+bool KeepsShape(const std::string& op) {
+  return op == "Cast" || op == "Identity" || op == "StopGradient" || op == "Snapshot" ||
+         op == "Square" || op == "Neg" || op == "Rsqrt" || op == "Sqrt" || op == "Relu";
+}
+
 std::optional<SizeTensor> Whole(std::vector<Size> values) {
   return SizeTensor{false, std::move(values)};
 }
@@ -85,9 +90,14 @@ std::optional<SizeTensor> Interpreter::SizesOfNode(TensorId tensor, int depth) {
     return sizes;
   }
   if (op == "Shape" || op == "ShapeN" || op == "Size") {
-    const TensorId of = inputs[op == "ShapeN" ? tensor.port : 0];
+    TensorId of = inputs[op == "ShapeN" ? tensor.port : 0];
+    // Inference gives an unknown dimension no number; look for a tensor of which we know more.
+    while (!IsRoot(of) && scene_.dependents.count(of.node) == 0 && KeepsShape(view_.op(of.node))) {
+      of = view_.inputs(of.node)[0];
+    }
     std::vector<Size> shape;
-    const Value* value = scene_.dependents.count(of.node) > 0 ? Eval(of) : nullptr;
+    const bool near = IsRoot(of) || scene_.dependents.count(of.node) > 0;
+    const Value* value = near ? Eval(of) : nullptr;
     if (restart_) return std::nullopt;
     if (value != nullptr) {
       for (const Dim& dim : value->dims) shape.push_back(axes_->size(dim));

@@ -86,15 +86,22 @@ std::vector<TensorId> Candidates(const GraphView& view, const Shapes& shapes,
 int RankNearby(const GraphView& view, const Shapes& shapes, TensorId x,
                const std::unordered_set<int>& dependents) {
   if (shapes.Get(x).rank_known) return -1;
-  int rank = -1;
+  int rank = 2;  // a batch and an axis to reduce
   for (int node : dependents) {
+    if (ClassOf(view.op(node)) == OpClass::kReduction) {
+      const auto axes = IntConstant(view, view.inputs(node)[1].node);
+      if (!axes) continue;
+      for (int64_t axis : axes->values) {
+        rank = std::max(rank, static_cast<int>(axis < 0 ? 1 - axis : axis + 1));
+      }
+    }
     if (ClassOf(view.op(node)) != OpClass::kElementwise) continue;
     for (const TensorId& input : view.inputs(node)) {
       const TensorInfo& info = shapes.Get(input);
       if (info.rank_known) rank = std::max(rank, static_cast<int>(info.dims.size()));
     }
   }
-  return rank >= 1 ? rank : -1;
+  return rank;
 }
 
 // The constant of the graph that an estimate stands for: the graph's own digits are better.
@@ -109,31 +116,57 @@ double Snap(double estimate, double scale, const std::vector<double>& constants)
 
 struct Test {
   bool passed = false;
+  double slope = 1;
   double epsilon = 0;
 };
 
-// 1 / r^2 - moment(x) (r^2 - moment(x) where the anchor is the root, not its inverse) in one draw:
-// the same number everywhere, or the test fails.
+// 1 / r^2 = slope * (moment(x) + epsilon) in one draw (r^2 where the anchor is the root, not its
+// inverse), with the same slope and epsilon everywhere, or the test fails. The slope is 1 in most
+// graphs, and the number of elements where the graph takes a sum instead of a mean. 0: find it.
 Test Epsilon(const Numbers& x, const Numbers& root, bool inverse, const std::vector<Atom>& reduced,
-             Moment moment, const std::vector<double>& constants) {
+             Moment moment, double slope, const std::vector<double>& constants) {
   Test test;
   const Numbers mean = MeanOf(x, reduced);
   const Numbers squares = moment == Moment::kMeanSquare
                               ? Map(x, [](double a) { return a * a; })
                               : Zip(x, mean, [](double a, double b) { return (a - b) * (a - b); });
   const Numbers denominator = MeanOver(squares, reduced);
-  const Numbers square = Map(root, [&](double r) { return inverse ? 1.0 / (r * r) : r * r; });
+  Numbers square = Map(root, [&](double r) { return inverse ? 1.0 / (r * r) : r * r; });
+  if (slope == 0) {
+    slope = 1;
+    const auto& d = denominator.data;
+    const size_t low = std::min_element(d.begin(), d.end()) - d.begin();
+    const size_t high = std::max_element(d.begin(), d.end()) - d.begin();
+    if (square.data.size() == d.size() && d[high] > d[low]) {
+      slope = (square.data[high] - square.data[low]) / (d[high] - d[low]);
+      if (std::fabs(slope - 1) < 10 * kTolerance) slope = 1;
+    }
+  }
+  if (!(slope > 0) || !std::isfinite(slope)) return test;
+  test.slope = slope;
+  square = Map(square, [&](double q) { return q / slope; });
   const Numbers rest = Zip(square, denominator, [](double a, double b) { return a - b; });
   const double scale = MaxAbs(denominator);
-  double low = rest.data[0], high = rest.data[0];
-  for (double v : rest.data) {
-    low = std::min(low, v);
-    high = std::max(high, v);
-  }
-  const double size = std::max(scale, std::fabs(low));
-  test.passed = std::isfinite(low) && std::isfinite(high) && high - low <= kTolerance * size;
-  if (test.passed) test.epsilon = Snap(0.5 * (low + high), scale, constants);
+  const auto [low, high] = std::minmax_element(rest.data.begin(), rest.data.end());
+  const double size = std::max(scale, std::fabs(*low));
+  test.passed = std::isfinite(*low) && std::isfinite(*high) && *high - *low <= kTolerance * size;
+  if (test.passed) test.epsilon = Snap(0.5 * (*low + *high), scale, constants);
   return test;
+}
+
+// Whether x is something minus its own mean: its mean square is meant as a variance.
+bool IsCentred(const GraphView& view, TensorId x) {
+  const auto behind_views = [&](TensorId tensor) {
+    while (ClassOf(view.op(tensor.node)) == OpClass::kView) {
+      tensor = view.inputs(tensor.node)[0];
+    }
+    return tensor;
+  };
+  const int node = behind_views(x).node;
+  if (view.op(node) != "Sub") return false;
+  const TensorId mean = behind_views(view.inputs(node)[1]);
+  return view.op(mean.node) == "Mean" &&
+         behind_views(view.inputs(mean.node)[0]) == behind_views(view.inputs(node)[0]);
 }
 
 enum class Outcome { kFailed, kPassed, kEpsilonVaries };
@@ -151,12 +184,14 @@ std::optional<std::vector<Atom>> Reduced(const Numbers& x, const Numbers& root) 
   return reduced;
 }
 
-// Tries all draws. The one with values near zero comes first, it tells epsilon; the last is one in
-// which the moment is about as large as epsilon, so that max(moment, epsilon) shows.
+// Tries all draws: an ordinary one tells the slope, the one with values near zero tells epsilon,
+// and the last is one in which the moment is about as large as epsilon, so that max(moment,
+// epsilon) shows.
 Outcome TestCandidate(Scene* scene, TensorId anchor, bool inverse, Axes* axes, Moment moment,
-                      double* epsilon) {
+                      double* slope, double* epsilon) {
   constexpr int kNearZero = 2;
-  for (int draw : {kNearZero, 0, 1, 3, 4}) {
+  *slope = 0;
+  for (int draw : {0, kNearZero, 1, 3, 4}) {
     std::optional<Test> test;
     double scale = 0;
     for (int attempt = 0; attempt < kMaxRestarts && !test; ++attempt) {
@@ -167,11 +202,14 @@ Outcome TestCandidate(Scene* scene, TensorId anchor, bool inverse, Axes* axes, M
       if (root == nullptr || x == nullptr) return Outcome::kFailed;
       const auto reduced = Reduced(x->numbers, root->numbers);
       if (!reduced) return Outcome::kFailed;
-      test = Epsilon(x->numbers, root->numbers, inverse, *reduced, moment, interpreter.constants());
+      test = Epsilon(x->numbers, root->numbers, inverse, *reduced, moment, *slope,
+                     interpreter.constants());
       scale = MaxAbs(Map(x->numbers, [](double a) { return a * a; }));
     }
     if (!test || !test->passed) return Outcome::kFailed;
-    if (draw == kNearZero) {
+    if (draw == 0) {
+      *slope = test->slope;
+    } else if (draw == kNearZero) {
       *epsilon = test->epsilon;
       if (*epsilon > 0) scene->scale_of_last_draw = std::sqrt(*epsilon);
     } else if (std::fabs(test->epsilon - *epsilon) > 10 * kTolerance * (scale + *epsilon)) {
@@ -248,7 +286,7 @@ std::vector<Statistics> FindStatistics(const GraphView& view, const Shapes& shap
     for (auto it = candidates.rbegin(); it != candidates.rend(); ++it) {
       int rank = RankNearby(view, shapes, *it, Dependents(view, *it, 40));
       found.push_back({output, *it, Moment::kVariance,
-                       static_cast<double>(view.GetFloat(anchor, "epsilon", 0.001f)), rank});
+                       static_cast<double>(view.GetFloat(anchor, "epsilon", 0.001f)), rank, 1.0});
     }
     return found;
   }
@@ -257,7 +295,7 @@ std::vector<Statistics> FindStatistics(const GraphView& view, const Shapes& shap
   std::vector<TensorId> reduced;
   for (int node : cone.reductions) reduced.push_back(view.inputs(node)[0]);
   const std::vector<TensorId> candidates = Candidates(view, shapes, reduced);
-  bool epsilon_varies = false;
+  bool epsilon_varies = false, centred = false;
   for (const Moment moment : {Moment::kVariance, Moment::kMeanSquare}) {
     for (auto it = candidates.rbegin(); it != candidates.rend(); ++it) {
       Scene scene{&view, &shapes, {*it}, -1, {}};
@@ -271,12 +309,16 @@ std::vector<Statistics> FindStatistics(const GraphView& view, const Shapes& shap
       }
       if (scene.dependents.count(anchor) == 0) continue;
       if (scene.dependents.count(it->node) > 0) continue;
+      if (moment == Moment::kMeanSquare && IsCentred(view, *it)) {
+        centred = true;
+        continue;
+      }
       scene.rank_if_unknown = RankNearby(view, shapes, *it, Dependents(view, *it, 40));
       Axes axes;
-      Statistics statistics{output, *it, moment, 0.0, scene.rank_if_unknown};
+      Statistics statistics{output, *it, moment, 0.0, scene.rank_if_unknown, 1.0};
       for (bool inverse : {true, false}) {
-        const Outcome outcome =
-            TestCandidate(&scene, output, inverse, &axes, moment, &statistics.epsilon);
+        const Outcome outcome = TestCandidate(&scene, output, inverse, &axes, moment,
+                                              &statistics.slope, &statistics.epsilon);
         if (outcome == Outcome::kEpsilonVaries) epsilon_varies = true;
         if (outcome != Outcome::kPassed) continue;
         found.push_back(statistics);
@@ -288,6 +330,8 @@ std::vector<Statistics> FindStatistics(const GraphView& view, const Shapes& shap
     *reason = Reason::kNoOutput;
   } else if (epsilon_varies) {
     *reason = Reason::kEpsilonNotConstant;
+  } else if (centred) {
+    *reason = Reason::kMomentsDiffer;
   }
   return found;
 }

@@ -18,6 +18,7 @@ struct Statistics {
   Moment moment;
   double epsilon;
   int rank_if_unknown = -1;
+  double slope = 1;  // 1 / r^2 = slope * (moment + epsilon)
 };
 
 // Nodes at which to look: Rsqrt, Sqrt, Pow, _UnaryOpsComposition, and ops that normalize.
