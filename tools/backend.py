@@ -4,6 +4,7 @@ pip builds in an environment of its own, into which it installs what the get_req
 """
 
 import platform
+import shutil
 import sys
 
 from setuptools import build_meta
@@ -17,7 +18,7 @@ from setuptools.build_meta import (  # noqa: F401  (hooks that stay as they are)
 import bazel
 import environment
 import versions
-from steps import StepError, digest
+from steps import ROOT, StepError, digest
 
 Settings = dict[str, object] | None
 
@@ -38,6 +39,8 @@ def build_wheel(
 ) -> str:
     """A wheel for any Python 3 on this platform: the libraries do not use Python."""
     _build("release")
+    # setuptools would take what an earlier wheel left there into this one.
+    shutil.rmtree(ROOT / "build", ignore_errors=True)
     settings = {**(config_settings or {}), "--build-option": [f"--plat-name={_platform()}"]}
     return build_meta.build_wheel(wheel_directory, settings, metadata_directory)
 

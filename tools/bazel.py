@@ -77,7 +77,7 @@ def _install_bazelisk() -> None:
     once(
         folder / ".stamp",
         package,
-        lambda: run("Installing bazelisk", [str(_BAZELISK), "--prefix", str(folder), package]),
+        lambda: run("Installing bazelisk", [*command, "--prefix", str(folder), package]),
     )
 
 
