@@ -96,7 +96,7 @@ def build(size: dict[str, int], policy: str, seed: int) -> tuple[Any, Any]:
     import numpy as np
 
     keras.utils.set_random_seed(seed)
-    model = keras_hub.models.BertBackbone(**size, dtype=policy)
+    model = keras_hub.models.BertBackbone(**size, dtype=policy, name="bert")
     rng = np.random.default_rng(seed)
     for layer in model._flatten_layers():
         # Fresh norms have gamma = 1 and beta = 0, which would hide a wrong one.
@@ -153,10 +153,10 @@ def show_fusions(console: Any, log: IO[str]) -> None:
 
     log.seek(0)
     lines = [match.group(1) for match in map(FUSION.search, log) if match]
-    for line in lines[:3]:
+    for line in lines[:2]:
         console.print(Text(f"  {line}"), soft_wrap=True)
-    if len(lines) > 3:
-        console.print(f"  ... and {len(lines) - 3} more")
+    if len(lines) > 2:
+        console.print(f"  ... and {len(lines) - 2} more")
     if not lines:
         console.print("  (none)")
 

@@ -32,6 +32,6 @@ def test_every_layer_normalization_is_fused_and_as_close(policy: str) -> None:
     assert 0 < got["error_stock"] < 1
     assert got["error_fused"] <= 2 * got["error_stock"]
     assert got["speedup"] > 0
-    assert process.stdout.count("into FusedLayerNorm") == 3
+    assert process.stdout.count("into FusedLayerNorm") == 2
     assert "9 normalizations found, 9 fused (9 layer_norm forward)" in process.stdout
     assert process.stderr == ""

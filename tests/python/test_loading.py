@@ -124,7 +124,7 @@ print(json.dumps([context.context()._initialized, context.context()._physical_de
     assert got == [False, None]
 
 
-@pytest.mark.parametrize("value", ["0", "off", "False", "no"])
+@pytest.mark.parametrize("value", ["0", "Off"])
 def test_environment_keeps_everything_out_until_enable(value: str) -> None:
     got, _ = result(
         NORM
