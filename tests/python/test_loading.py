@@ -147,6 +147,23 @@ print(json.dumps(before + [right(stock), right(fused), nv_norms_rewriter.is_enab
     assert got == [False, False, 0, True, True, True, 1]
 
 
+def test_rewriting_offline_registers_nothing() -> None:
+    got, _ = result(
+        NORM
+        + """
+import nv_norms_rewriter
+graph_def = norm().get_concrete_function(x).graph.as_graph_def()
+_, found = nv_norms_rewriter.rewrite(graph_def)
+y = norm()(x)
+print(json.dumps([len(found), right(y), nv_norms_rewriter.is_enabled(),
+                  len(nv_norms_rewriter.report()),
+                  "libnv_norms_cpu" in open("/proc/self/maps").read()]))
+""",
+        NV_NORMS_REWRITER="0",
+    )
+    assert got == [1, True, False, 0, False]
+
+
 def test_environment_lets_the_import_pass_without_libraries(tmp_path: Path) -> None:
     packages = copy_package(tmp_path, libraries=False)
     assert result("import nv_norms_rewriter; print(1)", packages=packages, NV_NORMS_REWRITER="0")
