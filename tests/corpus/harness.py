@@ -160,10 +160,10 @@ def _read_report(case: Case, report, outcome: Outcome) -> None:
     else:
         too_many = [record for record in report if record.fused and record.direction == "backward"]
         outcome.problems += [f"{len(too_many)} backward records are fused"] if too_many else []
-        if not _within(outcome.found, case.line.allow):
+        if not set(outcome.found) <= set(case.line.allow):
             outcome.problems.append(
                 f"must not be fused ({case.line.why}): fused {_counts(outcome.found)}, "
-                f"allowed {_counts(case.line.allow)}"
+                f"allowed {', '.join(case.line.allow) or 'none'}"
             )
 
 
@@ -177,16 +177,6 @@ def _miscounted(found: Mapping[str, int], expected: Mapping[str, int]) -> list[s
         if count:
             return [f"expected {_counts(expected)}, found {_counts(found)}"]
     return [f"expected {_counts(expected)}, found {_counts(found)}"] if +left else []
-
-
-def _within(found: Mapping[str, int], allowed: Mapping[str, int]) -> bool:
-    left = Counter(found)
-    for kinds, count in allowed.items():
-        for kind in kinds.split("/"):
-            taken = min(count, left[kind])
-            left[kind] -= taken
-            count -= taken
-    return not +left
 
 
 def _wrong_fields(case: Case, fused: Sequence) -> list[str]:
@@ -227,7 +217,9 @@ def _compare(case: Case, want, stock, fused, outcome: Outcome) -> None:
             base = max_error(stock_results[number], exact)
         if error / unit >= outcome.error_fused / (outcome.unit or unit):
             outcome.error_fused, outcome.error_stock, outcome.unit = error, base, unit
-        if error > (2 if several else 1) * base + 2 * unit:
+        # Against float64, float64 itself can only be judged up to the rounding of both sums.
+        units = 32 if dtype == np.float64 else 2
+        if error > (2 if several else 1) * base + units * unit:
             outcome.problems.append(
                 f"output {number} is {error / unit:.1f} units in the last place of {dtype} away "
                 f"from float64, stock {base / unit:.1f}"

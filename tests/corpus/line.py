@@ -65,8 +65,8 @@ class Line:
 
     make(builder) returns the function to trace. `expect` counts the fused forward records by kind;
     "a/b" allows either kind, because the two formulas coincide for that spelling. A line that must
-    not be fused expects {}; `allow` counts what may be fused within it all the same (say, the norm
-    without a gamma that is none), as long as the values are right.
+    not be fused expects {}; `allow` names the kinds that may be fused within it all the same (say,
+    the norm without a gamma that is none), as long as the values are right.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Line:
     slow_knowledge: Sequence[str] = (STATIC, BATCH, CHANNELS)
     slow_modes: Sequence[str] = ("infer", "train", "frozen")
     slow: bool = False  # the whole line
-    allow: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    allow: Sequence[str] = ()
     fine_parameters: bool = False  # parameters that half precision cannot hold
     expect_by: Mapping[str, Mapping[str, int]] | None = None  # by policy, knowledge or mode
     why: str = ""  # what is wrong with a near miss

@@ -36,7 +36,7 @@ def affine(builder, shape=(8,)):
 def collector(lines: list[Line]) -> Callable:
     """A decorator that adds a line named after the function; it takes what is wrong with it."""
 
-    def miss(why, inputs=X, allow=None, more=(), **fields):
+    def miss(why, inputs=X, allow=(), more=(), **fields):
         fields = {
             "slow_policies": ("float32", "float64"),
             "slow_modes": ("infer", "train", "frozen"),
@@ -44,9 +44,7 @@ def collector(lines: list[Line]) -> Callable:
 
         def add(make):
             name = f"not.{make.__name__}"
-            lines.append(
-                Line(name, make, {}, inputs, allow=allow or {}, why=why, more=more, **fields)
-            )
+            lines.append(Line(name, make, {}, inputs, allow=allow, why=why, more=more, **fields))
             return make
 
         return add

@@ -12,7 +12,7 @@ LINES: list[Line] = []
 miss = collector(LINES)
 
 # x - mean(x) is a tensor like any other: its RMS norm may be fused, over the axes of its squares.
-RMS_OF_CENTERED = {"rms_norm": 1}
+RMS_OF_CENTERED = ("rms_norm",)
 
 # Other operations of the same make.
 
