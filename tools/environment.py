@@ -77,20 +77,17 @@ def _interpreter() -> str:
 def _make_venv(python: str) -> None:
     if _version(str(PYTHON)) and (VENV / ".made").exists():
         return
-    shutil.rmtree(VENV, ignore_errors=True)
-    try:
-        run("Making .venv", [python, "-m", "venv", str(VENV)])
-    except StepError as failure:
-        # Debian and Ubuntu keep what venv needs in a package of its own.
-        shutil.rmtree(VENV, ignore_errors=True)
+    # Debian and Ubuntu keep half of venv in a package of its own.
+    if subprocess.run([python, "-c", "import venv, ensurepip"], capture_output=True).returncode:
         major, minor = _version(python)
         package = f"python{major}.{minor}-venv"
         if not install_debian_packages([package]):
             raise StepError(
-                f"{failure}\n\nThis Python cannot make a virtual environment. "
-                f"On Debian or Ubuntu: sudo apt install {package}"
-            ) from None
-        run("Making .venv", [python, "-m", "venv", str(VENV)])
+                f"{python} cannot make a virtual environment (its modules venv and ensurepip are "
+                f"missing). On Debian or Ubuntu: sudo apt install {package}"
+            )
+    shutil.rmtree(VENV, ignore_errors=True)
+    run("Making .venv", [python, "-m", "venv", str(VENV)])
     (VENV / ".made").touch()
 
 
