@@ -7,20 +7,13 @@ import os
 import subprocess
 import sys
 
-import pytest
 from processes import PACKAGES, ROOT
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_every_layer_normalization_is_fused_and_as_close(policy: str) -> None:
+def test_every_layer_normalization_is_fused_and_as_close() -> None:
     process = subprocess.run(
-        [
-            sys.executable,
-            str(ROOT / "examples" / "keras_model.py"),
-            "--calls=3",
-            "--policy",
-            policy,
-        ],
+        [sys.executable, "examples/keras_model.py", "--calls=3"],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(PACKAGES)},
