@@ -6,11 +6,17 @@
 
 #include "kernels/geometry.h"
 
+#ifdef __CUDACC__
+#define NV_NORMS_HOST_DEVICE __host__ __device__
+#else
+#define NV_NORMS_HOST_DEVICE
+#endif
+
 namespace nv_norms {
 
 enum class DType { kHalf, kBfloat16, kFloat, kDouble };
 
-inline int64_t SizeOf(DType type) {
+NV_NORMS_HOST_DEVICE inline int64_t SizeOf(DType type) {
   return type == DType::kDouble ? 8 : type == DType::kFloat ? 4 : 2;
 }
 
@@ -29,9 +35,11 @@ struct ForwardProblem {
   DType y = DType::kFloat;
 
   // mean and rstd are float64 for float64 x, else float32.
-  DType stat() const { return x == DType::kDouble ? DType::kDouble : DType::kFloat; }
+  NV_NORMS_HOST_DEVICE DType stat() const {
+    return x == DType::kDouble ? DType::kDouble : DType::kFloat;
+  }
   // y is computed in this type and rounded once.
-  bool in_double() const {
+  NV_NORMS_HOST_DEVICE bool in_double() const {
     return x == DType::kDouble || param == DType::kDouble || y == DType::kDouble;
   }
 };
@@ -59,8 +67,10 @@ struct BackwardProblem {
   DType dx = DType::kFloat;
   DType dparam = DType::kFloat;  // dgamma, dbeta
 
-  DType stat() const { return x == DType::kDouble ? DType::kDouble : DType::kFloat; }
-  bool in_double() const {
+  NV_NORMS_HOST_DEVICE DType stat() const {
+    return x == DType::kDouble ? DType::kDouble : DType::kFloat;
+  }
+  NV_NORMS_HOST_DEVICE bool in_double() const {
     return x == DType::kDouble || dy == DType::kDouble || param == DType::kDouble ||
            dx == DType::kDouble || dparam == DType::kDouble;
   }

@@ -1,0 +1,262 @@
+// Kernels: sums of each channel of each slab; the terms of each statistic; dgamma and dbeta; dx. x
+// and dy are read twice.
+#include "kernels/cuda/columns.cuh"
+#include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/reduce.cuh"
+
+namespace nv_norms {
+namespace cuda {
+namespace {
+
+constexpr int kFinishColumns = 32;
+constexpr int kFinishRows = 8;
+
+// Of a channel of a slab, e = x - mean: of dy and dy * e, times gamma where it varies along s.
+struct ChannelSums {
+  double e;
+  double dy;
+  double dy_e;
+};
+
+template <typename A, int VEC>
+__global__ void __launch_bounds__(kColumnThreads)
+    SumsKernel(const __grid_constant__ ColumnShape shape, DType x_type, DType dy_type,
+               DType param_type, DType stat_type, const BackwardBuffers buffers,
+               ChannelSums* partials) {
+  __shared__ ChannelSums shared[kColumnThreads * VEC];
+  const ColumnPlace at(shape, VEC);
+  A mean[VEC];
+  A e_sum[VEC] = {};
+  A dy_sum[VEC] = {};
+  A dy_e_sum[VEC] = {};
+  const bool live = at.channel < shape.channels;
+#pragma unroll
+  for (int v = 0; v < VEC; ++v) {
+    mean[v] = live ? StoredMean<A>(buffers, stat_type,
+                                   at.n * shape.groups + (at.channel + v) / shape.depth)
+                   : A(0);
+  }
+  for (int64_t s = at.begin + threadIdx.y; live && s < at.end; s += kUnroll * blockDim.y) {
+    A x[kUnroll][VEC];
+    A dy[kUnroll][VEC];
+#pragma unroll
+    for (int j = 0; j < kUnroll; ++j) {
+      const int64_t row = s + j * static_cast<int64_t>(blockDim.y);
+      if (row < at.end) {
+        LoadVector<A, VEC>(x_type, buffers.x, at.base + row * shape.channels, x[j]);
+        LoadVector<A, VEC>(dy_type, buffers.dy, at.base + row * shape.channels, dy[j]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kUnroll; ++j) {
+      const int64_t row = s + j * static_cast<int64_t>(blockDim.y);
+      if (row >= at.end) break;
+      const A gamma = shape.s_stride == 0
+                          ? A(1)
+                          : ParamOr<A>(param_type, buffers.gamma, row * shape.s_stride, 1);
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) {
+        const A e = x[j][v] - mean[v];
+        const A w = dy[j][v] * gamma;
+        e_sum[v] += e;
+        dy_sum[v] += w;
+        dy_e_sum[v] += w * e;
+      }
+    }
+  }
+  ChannelSums* mine = shared + (threadIdx.y * blockDim.x + threadIdx.x) * VEC;
+#pragma unroll
+  for (int v = 0; v < VEC; ++v) mine[v] = {e_sum[v], dy_sum[v], dy_e_sum[v]};
+  for (int step = blockDim.y / 2; step > 0; step /= 2) {
+    __syncthreads();
+    if (threadIdx.y < step) {
+      const ChannelSums* other = mine + step * blockDim.x * VEC;
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) {
+        mine[v].e += other[v].e;
+        mine[v].dy += other[v].dy;
+        mine[v].dy_e += other[v].dy_e;
+      }
+    }
+  }
+  if (threadIdx.y != 0 || !live) return;
+  ChannelSums* to = partials + (at.n * shape.slabs + at.slab) * shape.channels + at.channel;
+#pragma unroll
+  for (int v = 0; v < VEC; ++v) to[v] = mine[v];
+}
+
+// A warp to a statistic.
+template <typename A>
+__global__ void __launch_bounds__(32)
+    TermsKernel(const __grid_constant__ ColumnShape shape, Formula formula, DType param_type,
+                DType stat_type, const BackwardBuffers buffers, const ChannelSums* partials,
+                GradientTerms<A>* terms) {
+  const int64_t stat = blockIdx.x;
+  const int64_t n = stat / shape.groups;
+  const int64_t first = stat % shape.groups * shape.depth;
+  double sums[3] = {0, 0, 0};
+  for (int64_t i = threadIdx.x; i < shape.slabs * shape.depth; i += 32) {
+    const int64_t channel = first + i % shape.depth;
+    const ChannelSums& at =
+        partials[(n * shape.slabs + i / shape.depth) * shape.channels + channel];
+    const double gamma = shape.s_stride != 0
+                             ? 1.0
+                             : ParamOr<A>(param_type, buffers.gamma, shape.ParamOf(0, channel), 1);
+    sums[0] += at.e;
+    sums[1] += gamma * at.dy;
+    sums[2] += gamma * at.dy_e;
+  }
+  WarpSum(sums, 32);
+  if (threadIdx.x != 0) return;
+  const A mean = StoredMean<A>(buffers, stat_type, stat);
+  const A rstd = LoadOne<A>(stat_type, buffers.rstd, stat);
+  const double count = static_cast<double>(shape.s) * static_cast<double>(shape.depth);
+  terms[stat] = TermsOf<A, double>(formula, mean, rstd, sums[0], sums[1], sums[2], count);
+}
+
+// dgamma and dbeta where a parameter belongs to a channel.
+template <typename A>
+__global__ void __launch_bounds__(kFinishColumns* kFinishRows)
+    ParamsKernel(const __grid_constant__ ColumnShape shape, DType type, void* dgamma, void* dbeta,
+                 const ChannelSums* partials, const GradientTerms<A>* terms) {
+  __shared__ double shared[2][kFinishRows][kFinishColumns];
+  const int64_t channel = static_cast<int64_t>(blockIdx.x) * kFinishColumns + threadIdx.x;
+  double sums[2] = {0, 0};
+  if (channel < shape.channels) {
+    for (int64_t i = threadIdx.y; i < shape.n * shape.slabs; i += kFinishRows) {
+      const ChannelSums& at = partials[i * shape.channels + channel];
+      const GradientTerms<A>& t = terms[i / shape.slabs * shape.groups + channel / shape.depth];
+      // dy_e is about the stored mean.
+      const double about = static_cast<double>(t.xhat_high) - t.high + t.xhat_low;
+      sums[0] += t.rstd * (at.dy_e - about * at.dy);
+      sums[1] += at.dy;
+    }
+  }
+  shared[0][threadIdx.y][threadIdx.x] = sums[0];
+  shared[1][threadIdx.y][threadIdx.x] = sums[1];
+  __syncthreads();
+  if (threadIdx.y != 0 || channel >= shape.channels) return;
+  for (int i = 1; i < kFinishRows; ++i) {
+    sums[0] += shared[0][i][threadIdx.x];
+    sums[1] += shared[1][i][threadIdx.x];
+  }
+  const int64_t param = shape.ParamOf(0, channel);
+  if (dgamma != nullptr) StoreOne<double>(type, dgamma, param, sums[0]);
+  if (dbeta != nullptr) StoreOne<double>(type, dbeta, param, sums[1]);
+}
+
+template <typename A, int VEC>
+__global__ void __launch_bounds__(kColumnThreads)
+    ApplyKernel(const __grid_constant__ ColumnShape shape, DType x_type, DType dy_type,
+                DType param_type, DType dx_type, const BackwardBuffers buffers,
+                const GradientTerms<A>* terms) {
+  const ColumnPlace at(shape, VEC);
+  if (at.channel >= shape.channels) return;
+  GradientTerms<A> t[VEC];
+  A gamma[VEC];
+#pragma unroll
+  for (int v = 0; v < VEC; ++v) {
+    t[v] = terms[at.n * shape.groups + (at.channel + v) / shape.depth];
+    gamma[v] = ParamOr<A>(param_type, buffers.gamma, shape.ParamOf(0, at.channel + v), 1);
+  }
+  for (int64_t s = at.begin + threadIdx.y; s < at.end; s += kUnroll * blockDim.y) {
+    A x[kUnroll][VEC];
+    A dy[kUnroll][VEC];
+#pragma unroll
+    for (int j = 0; j < kUnroll; ++j) {
+      const int64_t row = s + j * static_cast<int64_t>(blockDim.y);
+      if (row < at.end) {
+        LoadVector<A, VEC>(x_type, buffers.x, at.base + row * shape.channels, x[j]);
+        LoadVector<A, VEC>(dy_type, buffers.dy, at.base + row * shape.channels, dy[j]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kUnroll; ++j) {
+      const int64_t row = s + j * static_cast<int64_t>(blockDim.y);
+      if (row >= at.end) break;
+      if (shape.s_stride != 0) {
+        gamma[0] = ParamOr<A>(param_type, buffers.gamma, row * shape.s_stride, 1);
+#pragma unroll
+        for (int v = 1; v < VEC; ++v) gamma[v] = gamma[0];
+      }
+      A dx[VEC];
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) {
+        dx[v] = t[v].rstd * (dy[j][v] * gamma[v] - t[v].w_mean -
+                             ((x[j][v] - t[v].high) - t[v].low) * t[v].slope);
+      }
+      StoreVector<A, VEC>(dx_type, buffers.dx, at.base + row * shape.channels, dx);
+    }
+  }
+}
+
+int64_t PartialsBytes(const BackwardPlan& plan) {
+  const ColumnLayout& layout = plan.problem.geometry.columns;
+  return Align16(layout.n * plan.slabs.count * layout.channels() * sizeof(ChannelSums));
+}
+
+template <typename A, int VEC>
+Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, void* workspace,
+                void* stream) {
+  const BackwardProblem& problem = plan.problem;
+  const ColumnLayout& layout = problem.geometry.columns;
+  const dim3 block = ColumnBlock(layout.channels(), VEC);
+  const ColumnShape shape = ColumnShape::Of(layout, plan.slabs, block, VEC);
+  auto* partials = static_cast<ChannelSums*>(workspace);
+  auto* terms =
+      reinterpret_cast<GradientTerms<A>*>(static_cast<char*>(workspace) + PartialsBytes(plan));
+  const unsigned blocks = static_cast<unsigned>(ColumnBlocks(shape));
+  NV_NORMS_RETURN_IF_ERROR(LaunchKernel("gradient sums of columns", SumsKernel<A, VEC>, blocks,
+                                        block, 0, 1, stream, shape, problem.x, problem.dy,
+                                        problem.param, problem.stat(), buffers, partials));
+  NV_NORMS_RETURN_IF_ERROR(LaunchKernel(
+      "gradient terms of columns", TermsKernel<A>,
+      static_cast<unsigned>(problem.geometry.statistics), 32, 0, 1, stream, shape, problem.formula,
+      problem.param, problem.stat(), buffers, static_cast<const ChannelSums*>(partials), terms));
+  if (buffers.dx != nullptr) {
+    NV_NORMS_RETURN_IF_ERROR(LaunchKernel("normalization gradient of columns", ApplyKernel<A, VEC>,
+                                          blocks, block, 0, 1, stream, shape, problem.x, problem.dy,
+                                          problem.param, problem.dx, buffers,
+                                          static_cast<const GradientTerms<A>*>(terms)));
+  }
+  if (buffers.dgamma == nullptr && buffers.dbeta == nullptr) return Status();
+  if (layout.s_stride != 0) return LaunchParamGradients(plan, buffers, terms, stream);
+  return LaunchKernel("parameter gradients of columns", ParamsKernel<A>,
+                      static_cast<unsigned>(CeilDiv(layout.channels(), kFinishColumns)),
+                      dim3(kFinishColumns, kFinishRows), 0, 1, stream, shape, problem.dparam,
+                      buffers.dgamma, buffers.dbeta, static_cast<const ChannelSums*>(partials),
+                      static_cast<const GradientTerms<A>*>(terms));
+}
+
+}  // namespace
+
+void PlanBackwardColumns(BackwardPlan* plan) {
+  const Geometry& geometry = plan->problem.geometry;
+  plan->kernel = Kernel::kColumns;
+  plan->slabs = ColumnSlabs(geometry.columns, plan->device.multiprocessors);
+  const int64_t blocks = geometry.columns.n * plan->slabs.count * geometry.columns.channels();
+  if (blocks >= int64_t{1} << 31 || geometry.statistics >= int64_t{1} << 31) {
+    plan->kernel = Kernel::kGeneral;
+    plan->workspace = Align16(TermsBytes(plan->problem));
+    return;
+  }
+  plan->workspace = PartialsBytes(*plan) + Align16(TermsBytes(plan->problem));
+}
+
+Status LaunchBackwardColumns(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                             void* workspace, void* stream) {
+  const BackwardProblem& problem = plan.problem;
+  const bool vectors = problem.geometry.columns.channels() % kColumnVector == 0 &&
+                       VectorAligned(buffers.x, problem.x, kColumnVector) &&
+                       VectorAligned(buffers.dy, problem.dy, kColumnVector) &&
+                       VectorAligned(buffers.dx, problem.dx, kColumnVector);
+  if (problem.in_double()) {
+    return vectors ? LaunchAs<double, kColumnVector>(plan, buffers, workspace, stream)
+                   : LaunchAs<double, 1>(plan, buffers, workspace, stream);
+  }
+  return vectors ? LaunchAs<float, kColumnVector>(plan, buffers, workspace, stream)
+                 : LaunchAs<float, 1>(plan, buffers, workspace, stream);
+}
+
+}  // namespace cuda
+}  // namespace nv_norms

@@ -1,0 +1,46 @@
+// The kernels of one layout each, for host code. workspace_bytes and launches agree on what is
+// where.
+#ifndef NV_NORMS_KERNELS_CUDA_KERNELS_CUH_
+#define NV_NORMS_KERNELS_CUDA_KERNELS_CUH_
+
+#include "kernels/cuda/norms.h"
+#include "kernels/cuda/terms.cuh"
+
+namespace nv_norms {
+namespace cuda {
+
+inline int64_t SizeOfNumber(bool in_double) { return in_double ? 8 : 4; }
+// Of GradientTerms for every statistic.
+inline int64_t TermsBytes(const BackwardProblem& problem) {
+  return problem.geometry.statistics * 7 * SizeOfNumber(problem.in_double());
+}
+
+// Fills numbers of this type with a value: statistics of nothing, gradients of nothing.
+Status LaunchFill(DType type, void* to, int64_t count, double value, void* stream);
+
+Status LaunchForwardGeneral(const ForwardPlan& plan, const ForwardBuffers& buffers, void* stream);
+// dx (if wanted), and the terms of every statistic into `terms`.
+Status LaunchBackwardGeneral(const BackwardPlan& plan, const BackwardBuffers& buffers, void* terms,
+                             void* stream);
+// dgamma and dbeta of any geometry, given the terms of every statistic; reads x and dy again.
+Status LaunchParamGradients(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                            const void* terms, void* stream);
+
+void PlanForwardRows(ForwardPlan* plan);
+Status LaunchForwardRows(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,
+                         void* stream);
+void PlanBackwardRows(BackwardPlan* plan);
+Status LaunchBackwardRows(const BackwardPlan& plan, const BackwardBuffers& buffers, void* workspace,
+                          void* stream);
+
+void PlanForwardColumns(ForwardPlan* plan);
+Status LaunchForwardColumns(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,
+                            void* stream);
+void PlanBackwardColumns(BackwardPlan* plan);
+Status LaunchBackwardColumns(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                             void* workspace, void* stream);
+
+}  // namespace cuda
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_KERNELS_CUDA_KERNELS_CUH_

@@ -1,0 +1,120 @@
+#include <limits>
+#include <mutex>
+#include <vector>
+
+#include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/norms.h"
+
+namespace nv_norms {
+namespace cuda {
+
+Status CurrentDevice(Device* device) {
+  static std::mutex mutex;
+  static std::vector<Device> known;
+  int ordinal = 0;
+  NV_NORMS_RETURN_IF_ERROR(FromCuda(cudaGetDevice(&ordinal), "cudaGetDevice"));
+  std::lock_guard<std::mutex> lock(mutex);
+  if (ordinal >= static_cast<int>(known.size())) known.resize(ordinal + 1, Device{0, 0});
+  Device& out = known[ordinal];
+  if (out.multiprocessors == 0) {
+    int major = 0;
+    int minor = 0;
+    const auto ask = [&](cudaDeviceAttr attribute, int* value) {
+      return FromCuda(cudaDeviceGetAttribute(value, attribute, ordinal), "cudaDeviceGetAttribute");
+    };
+    NV_NORMS_RETURN_IF_ERROR(ask(cudaDevAttrComputeCapabilityMajor, &major));
+    NV_NORMS_RETURN_IF_ERROR(ask(cudaDevAttrComputeCapabilityMinor, &minor));
+    NV_NORMS_RETURN_IF_ERROR(ask(cudaDevAttrMultiProcessorCount, &out.multiprocessors));
+    out.capability = 10 * major + minor;
+  }
+  *device = out;
+  return Status();
+}
+
+Status PlanForward(const ForwardProblem& problem, const Device& device, ForwardPlan* plan) {
+  *plan = ForwardPlan();
+  plan->problem = problem;
+  plan->device = device;
+  if (problem.geometry.elements == 0) return Status();
+  switch (problem.geometry.layout) {
+    case Layout::kRows:
+      PlanForwardRows(plan);
+      break;
+    case Layout::kColumns:
+      PlanForwardColumns(plan);
+      break;
+    case Layout::kGeneral:
+      plan->kernel = Kernel::kGeneral;
+      break;
+  }
+  return Status();
+}
+
+Status PlanBackward(const BackwardProblem& problem, const Device& device, bool want_dx,
+                    bool want_params, BackwardPlan* plan) {
+  *plan = BackwardPlan();
+  plan->problem = problem;
+  plan->device = device;
+  plan->want_dx = want_dx;
+  plan->want_params = want_params;
+  if (problem.geometry.elements == 0) return Status();
+  switch (problem.geometry.layout) {
+    case Layout::kRows:
+      PlanBackwardRows(plan);
+      break;
+    case Layout::kColumns:
+      PlanBackwardColumns(plan);
+      break;
+    case Layout::kGeneral:
+      plan->kernel = Kernel::kGeneral;
+      plan->workspace = Align16(TermsBytes(problem));
+      break;
+  }
+  return Status();
+}
+
+Status Launch(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,
+              void* stream) {
+  const ForwardProblem& problem = plan.problem;
+  switch (plan.kernel) {
+    case Kernel::kNothing: {
+      const double nan = std::numeric_limits<double>::quiet_NaN();
+      const int64_t count = problem.geometry.statistics;
+      NV_NORMS_RETURN_IF_ERROR(LaunchFill(problem.stat(), buffers.mean, count, nan, stream));
+      return LaunchFill(problem.stat(), buffers.rstd, count, nan, stream);
+    }
+    case Kernel::kRows:
+    case Kernel::kRowsSplit:
+      return LaunchForwardRows(plan, buffers, workspace, stream);
+    case Kernel::kColumns:
+      return LaunchForwardColumns(plan, buffers, workspace, stream);
+    case Kernel::kGeneral:
+      return LaunchForwardGeneral(plan, buffers, stream);
+  }
+  return Status();
+}
+
+Status Launch(const BackwardPlan& plan, const BackwardBuffers& buffers, void* workspace,
+              void* stream) {
+  const BackwardProblem& problem = plan.problem;
+  switch (plan.kernel) {
+    case Kernel::kNothing: {
+      const int64_t count = problem.geometry.params;
+      NV_NORMS_RETURN_IF_ERROR(LaunchFill(problem.dparam, buffers.dgamma, count, 0.0, stream));
+      return LaunchFill(problem.dparam, buffers.dbeta, count, 0.0, stream);
+    }
+    case Kernel::kRows:
+    case Kernel::kRowsSplit:
+      return LaunchBackwardRows(plan, buffers, workspace, stream);
+    case Kernel::kColumns:
+      return LaunchBackwardColumns(plan, buffers, workspace, stream);
+    case Kernel::kGeneral:
+      NV_NORMS_RETURN_IF_ERROR(LaunchBackwardGeneral(plan, buffers, workspace, stream));
+      return LaunchParamGradients(plan, buffers, workspace, stream);
+  }
+  return Status();
+}
+
+}  // namespace cuda
+}  // namespace nv_norms

@@ -1,0 +1,74 @@
+// Normalizations on NVIDIA GPUs: entry points of the kernel library, free of CUDA's and
+// TensorFlow's headers. First plan, which says how much workspace it wants, then launch. Launches
+// are asynchronous on the given stream. There are no atomics: the same input gives the same bits.
+#ifndef NV_NORMS_KERNELS_CUDA_NORMS_H_
+#define NV_NORMS_KERNELS_CUDA_NORMS_H_
+
+#include <cstdint>
+
+#include "kernels/problem.h"
+#include "kernels/status.h"
+
+namespace nv_norms {
+namespace cuda {
+
+struct Device {
+  int multiprocessors = 1;
+  int capability = 75;  // 10 * major + minor
+};
+
+// The device that is current in this thread. Asked of the driver once for each device.
+Status CurrentDevice(Device* device);
+
+enum class Kernel { kNothing, kRows, kRowsSplit, kColumns, kGeneral };
+
+// How a row kernel cuts a row: `items` vectors of `vector` elements to a thread, `threads` threads
+// to a row of which `blocks` blocks (a cluster) hold equal shares.
+struct RowTile {
+  int vector = 1;
+  int items = 1;
+  int threads = 1;  // a power of two up to 32: several rows to a block; else the block's threads
+  int blocks = 1;
+};
+
+// How a column kernel cuts s: in slabs of so many rows.
+struct Slabs {
+  int64_t rows = 1;
+  int64_t count = 1;
+};
+
+struct ForwardPlan {
+  ForwardProblem problem;
+  Device device;
+  Kernel kernel = Kernel::kNothing;
+  RowTile tile;
+  Slabs slabs;
+  int64_t workspace = 0;  // bytes, aligned to 16
+};
+
+struct BackwardPlan {
+  BackwardProblem problem;
+  Device device;
+  bool want_dx = true;
+  bool want_params = true;
+  Kernel kernel = Kernel::kNothing;
+  RowTile tile;
+  Slabs slabs;
+  int64_t partials = 0;   // blocks that keep sums of parameter gradients of their own
+  int64_t workspace = 0;  // bytes, aligned to 16
+};
+
+Status PlanForward(const ForwardProblem& problem, const Device& device, ForwardPlan* plan);
+Status PlanBackward(const BackwardProblem& problem, const Device& device, bool want_dx,
+                    bool want_params, BackwardPlan* plan);
+
+// stream: a cudaStream_t.
+Status Launch(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,
+              void* stream);
+Status Launch(const BackwardPlan& plan, const BackwardBuffers& buffers, void* workspace,
+              void* stream);
+
+}  // namespace cuda
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_KERNELS_CUDA_NORMS_H_

@@ -1,0 +1,88 @@
+// Sums over the threads of a row: of a part of a warp, a block, or a cluster of blocks. Every
+// thread gets the sum, and the order of the additions is fixed.
+#ifndef NV_NORMS_KERNELS_CUDA_REDUCE_CUH_
+#define NV_NORMS_KERNELS_CUDA_REDUCE_CUH_
+
+#include <cooperative_groups.h>
+
+namespace nv_norms {
+namespace cuda {
+
+constexpr int kMaxWarps = 32;
+constexpr int kMaxCluster = 8;
+
+template <int N, typename A>
+__device__ __forceinline__ void WarpSum(A (&values)[N], int lanes) {
+  for (int step = lanes / 2; step > 0; step /= 2) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) values[n] += __shfl_xor_sync(0xffffffffu, values[n], step);
+  }
+}
+
+// One for each reduction of a kernel: nothing is written twice, so one barrier is enough.
+template <int N, typename A>
+struct BlockStorage {
+  A warps[N][kMaxWarps];
+  A blocks[N][kMaxCluster];
+};
+
+// All threads of the block call it. blockDim.x is a multiple of 32.
+template <int N, typename A>
+__device__ __forceinline__ void BlockSum(A (&values)[N], BlockStorage<N, A>* storage) {
+  WarpSum(values, 32);
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  const int warps = blockDim.x / 32;
+  if (lane == 0) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) storage->warps[n][warp] = values[n];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int n = 0; n < N; ++n) values[n] = lane < warps ? storage->warps[n][lane] : A(0);
+  WarpSum(values, 32);
+}
+
+// The same over the blocks of a cluster. The caller syncs the cluster once more before a block
+// ends.
+template <int N, typename A>
+__device__ __forceinline__ void ClusterSum(A (&values)[N], BlockStorage<N, A>* storage,
+                                           int blocks) {
+  BlockSum(values, storage);
+#if __CUDA_ARCH__ >= 900
+  if (blocks > 1) {
+    namespace cg = cooperative_groups;
+    cg::cluster_group cluster = cg::this_cluster();
+    if (threadIdx.x < blocks) {
+      BlockStorage<N, A>* other = cluster.map_shared_rank(storage, threadIdx.x);
+#pragma unroll
+      for (int n = 0; n < N; ++n) other->blocks[n][cluster.block_rank()] = values[n];
+    }
+    cluster.sync();
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      values[n] = 0;
+      for (int block = 0; block < blocks; ++block) values[n] += storage->blocks[n][block];
+    }
+  }
+#endif
+}
+
+__device__ __forceinline__ int BlockRankInCluster() {
+#if __CUDA_ARCH__ >= 900
+  return static_cast<int>(cooperative_groups::this_cluster().block_rank());
+#else
+  return 0;
+#endif
+}
+
+__device__ __forceinline__ void SyncCluster() {
+#if __CUDA_ARCH__ >= 900
+  cooperative_groups::this_cluster().sync();
+#endif
+}
+
+}  // namespace cuda
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_KERNELS_CUDA_REDUCE_CUH_

@@ -1,0 +1,105 @@
+// What the row kernels share: how a row lies in the threads' registers, and whose parameter is
+// whose.
+#ifndef NV_NORMS_KERNELS_CUDA_ROWS_CUH_
+#define NV_NORMS_KERNELS_CUDA_ROWS_CUH_
+
+#include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/geometry.h"
+
+namespace nv_norms {
+namespace cuda {
+
+// Which parameter belongs to column c of a row: c itself, or one for a run of columns.
+struct RowParams {
+  bool by_column = true;
+  int64_t modulus = 1;
+  int64_t row_stride = 0;
+  int64_t col_divisor = 1;
+
+  static RowParams Of(const RowLayout& rows) {
+    RowParams out;
+    out.by_column = rows.col_divisor == 1 && rows.row_stride == 0;
+    out.modulus = rows.modulus;
+    out.row_stride = rows.row_stride;
+    out.col_divisor = rows.col_divisor;
+    return out;
+  }
+};
+
+// `VEC` consecutive parameters' worth of a row, from column c. Absent parameters are 1 or 0.
+template <typename A, int VEC>
+__device__ __forceinline__ void LoadParams(const RowParams& params, DType type, const void* from,
+                                           int64_t row, int64_t c, A absent, A (&to)[VEC]) {
+  if (from == nullptr) {
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) to[v] = absent;
+  } else if (params.by_column) {
+    LoadVector<A, VEC>(type, from, c, to);
+  } else {
+    const int64_t base = row % params.modulus * params.row_stride;
+    const uint32_t divisor =
+        static_cast<uint32_t>(params.col_divisor);  // rows are shorter than 2^31
+    const uint32_t column = static_cast<uint32_t>(c);
+    uint32_t run = column / divisor;
+    uint32_t next = (run + 1) * divisor;  // may wrap around only where no column reaches it
+    A value = LoadOne<A>(type, from, base + run);
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) {
+      if (column + v == next && v > 0) {
+        ++run;
+        next += divisor;
+        value = LoadOne<A>(type, from, base + run);
+      }
+      to[v] = value;
+    }
+  }
+}
+
+// A row is dealt out to `threads` threads in vectors: item i of thread `rank` starts at this
+// column.
+template <int VEC>
+__device__ __forceinline__ int ColumnOf(int i, int threads, int rank) {
+  return (i * threads + rank) * VEC;
+}
+
+// This thread's items of a row of `cols` columns that starts at element `base`.
+template <typename A, int VEC, int ITEMS>
+__device__ __forceinline__ void LoadRow(DType type, const void* from, int64_t base, int cols,
+                                        int threads, int rank, Bits<A, VEC> (&to)[ITEMS]) {
+  Typed<A>::Call(type, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    const T* row = static_cast<const T*>(from) + base;
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      const int c = ColumnOf<VEC>(i, threads, rank);
+      if (c < cols) LoadBits(row + c, &to[i]);
+    }
+  });
+}
+
+// The loaded items as A; `absent` beyond the row's end.
+template <typename A, int VEC, int ITEMS>
+__device__ __forceinline__ void ConvertRow(DType type, const Bits<A, VEC> (&from)[ITEMS], int cols,
+                                           int threads, int rank, A absent, A (&to)[ITEMS][VEC]) {
+  Typed<A>::Call(type, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      if (ColumnOf<VEC>(i, threads, rank) < cols) {
+        ConvertBits<T>(from[i], to[i]);
+      } else {
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) to[i][v] = absent;
+      }
+    }
+  });
+}
+
+__device__ __forceinline__ float InverseRoot(float x) { return 1.0f / sqrtf(x); }
+__device__ __forceinline__ double InverseRoot(double x) { return 1.0 / sqrt(x); }
+
+}  // namespace cuda
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_KERNELS_CUDA_ROWS_CUH_
