@@ -7,6 +7,7 @@ refusals; at the end a table of what is covered. The exit status is 1 if a case 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import re
@@ -80,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ["NV_NORMS_DUMP_DIR"] = str(Path(options.dump).resolve())
         Path(options.dump).mkdir(parents=True, exist_ok=True)
     source = str(Path(__file__).resolve().parents[2] / "python")
-    if source not in sys.path:
+    if importlib.util.find_spec("nv_norms_rewriter") is None:
         sys.path.insert(0, source)
     chosen = select(options)
     if options.list:

@@ -1,6 +1,6 @@
 """Graphs as a plugin was handed them on a machine with a GPU, after TensorFlow's layout pass.
 
-captured/h200_convnet_*: Conv2D, GroupNormalization(groups), Conv2D, LayerNormalization, Dense,
+captured/h200_convnet_*: Conv2D, GroupNormalization(groups=-1), Conv2D, LayerNormalization, Dense,
 LayerNormalization of Keras 3, fit(jit_compile=False) or inference, float32. In training the layout
 pass has turned the convolutions to NCHW, and the first LayerNormalization with them: its axes go
 through DataFormatDimMap, its gamma and beta through transposes. captured/h200_layer_train_*: one
@@ -21,9 +21,9 @@ import nv_norms_rewriter
 FOLDER = Path(__file__).parent / "captured"
 
 EXPECTED = {
-    "h200_convnet_infer_0": {"group_norm": 1, "layer_norm": 2},
-    "h200_convnet_train_0": {"group_norm": 1, "layer_norm": 2},
-    "h200_convnet_train_1": {"group_norm": 1, "layer_norm": 2},
+    "h200_convnet_infer_0": {"instance_norm": 1, "layer_norm": 2},
+    "h200_convnet_train_0": {"instance_norm": 1, "layer_norm": 2},
+    "h200_convnet_train_1": {"instance_norm": 1, "layer_norm": 2},
     "h200_layer_train_0": {},
     "h200_layer_train_1": {},
 }
