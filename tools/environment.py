@@ -39,7 +39,19 @@ def set_up() -> None:
         lambda: _pip(f"Installing TensorFlow {versions.TENSORFLOW} and tools", wanted),
     )
     if wants_cuda_packages():
-        _install_cuda()
+        _try_pip(
+            "Installing the CUDA compiler",
+            versions.cuda_requirements(),
+            ".cuda",
+            "Without a CUDA compiler the build is for the CPU alone.",
+        )
+    if version <= versions.ADDONS_PYTHON:
+        _try_pip(
+            "Installing tensorflow-addons for a test",
+            ["--no-deps", *versions.pins(versions.ADDONS)],
+            ".addons",
+            "The test of tensorflow-addons' layers will be skipped.",
+        )
     _put_project_on_path()
     _fetch_other_plugin()
 
@@ -96,17 +108,13 @@ def _pip(title: str, requirements: list[str]) -> None:
     run(title, command + ["--disable-pip-version-check", *requirements])
 
 
-def _install_cuda() -> None:
-    wanted = versions.cuda_requirements()
+def _try_pip(title: str, requirements: list[str], stamp: str, otherwise: str) -> None:
+    """Installs what one can do without; says what follows where that fails."""
     try:
-        once(
-            VENV / ".cuda",
-            digest(wanted),
-            lambda: _pip("Installing the CUDA 13.0 compiler", wanted),
-        )
+        once(VENV / stamp, digest(requirements), lambda: _pip(title, requirements))
     except StepError as failure:
-        last = str(failure).splitlines()[0]
-        say(f"No CUDA compiler could be installed, so the build is for the CPU alone: {last}")
+        lines = str(failure).splitlines()
+        say(f"  {otherwise} " + next((line for line in lines if "ERROR" in line), lines[0]))
 
 
 def _put_project_on_path() -> None:

@@ -35,6 +35,13 @@ CUDA = {
     "nvidia-cuda-cccl": "13.0.85",  # CUB: reductions over a warp and a block
 }
 
+# PyPI, for one test; their declared dependencies would undo those above.
+ADDONS = {
+    "tensorflow-addons": "0.23.0",  # group and instance norm from before Keras had them
+    "typeguard": "2.13.3",  # what tensorflow-addons imports
+}
+ADDONS_PYTHON = (3, 11)  # the last one that it has wheels for
+
 # PyPI, never installed: a plugin of another maker, whose library a test loads before ours.
 OTHER_PLUGIN = ("zentf", "2.21.0.0")
 
@@ -50,13 +57,18 @@ PYTHON_MINIMUM, PYTHON_MAXIMUM = (3, 10), (3, 13)  # those that TensorFlow 2.21 
 
 def requirements(python: tuple[int, int], gpu: bool) -> list[str]:
     """What .venv gets by pip; on a machine with an NVIDIA driver, CUDA's libraries as well."""
-    pins = PACKAGES | DEVELOPMENT
+    packages = PACKAGES | DEVELOPMENT
     if python < (3, 11):
-        pins |= PYTHON_3_10
+        packages |= PYTHON_3_10
     extra = "[and-cuda]" if gpu else ""
-    return [f"tensorflow{extra}=={TENSORFLOW}"] + [f"{name}=={pin}" for name, pin in pins.items()]
+    return [f"tensorflow{extra}=={TENSORFLOW}", *pins(packages)]
 
 
 def cuda_requirements() -> list[str]:
     """The CUDA compiler's packages."""
-    return [f"{name}=={pin}" for name, pin in CUDA.items()]
+    return pins(CUDA)
+
+
+def pins(packages: dict[str, str]) -> list[str]:
+    """As pip wants them."""
+    return [f"{name}=={version}" for name, version in packages.items()]
