@@ -34,10 +34,9 @@ class Builder:
         self.variables.append(variable)
         return variable
 
-    def constant(self, name: str, shape: tuple[int, ...], dtype=None) -> tf.Tensor:
-        """The same as a constant of the graph."""
-        value = self._value(name, shape)
-        return tf.constant(value, dtype or self.dtype)
+    def value(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """A random array, for constants of the graph."""
+        return self._value(name, shape)
 
     def layer(self, make: Callable, *shapes, **kwargs):
         """A Keras layer under the policy, built for the inputs' shapes, with random weights."""

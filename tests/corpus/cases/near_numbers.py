@@ -275,13 +275,13 @@ def integers(b):
 
 def _frozen_instance(mean_axes, variance_axes, shape):
     def make(b):
-        gamma, beta = b.constant("gamma", shape), b.constant("beta", shape)
+        gamma, beta = b.value("gamma", shape), b.value("beta", shape)
 
         def function(x):
             m = mean_of(x, mean_axes)
             v = mean_of(tf.math.squared_difference(x, m), variance_axes)
-            w = tf.math.rsqrt(v + EPSILON) * gamma
-            return x * w + (beta - m * w)
+            w = tf.math.rsqrt(v + EPSILON) * tf.constant(gamma, x.dtype)
+            return x * w + (tf.constant(beta, x.dtype) - m * w)
 
         return function
 
