@@ -52,25 +52,6 @@ void SetType(NodeDef* def, const char* attr, DataType type) {
   (*def->mutable_attr())[attr].set_type(type);
 }
 
-// Ops without state or effect that feed a normalization: free to go when nobody reads them.
-bool IsPure(const std::string& op) {
-  static const auto* const kShapeOps = new std::set<std::string>{"Const",
-                                                                 "Shape",
-                                                                 "Pack",
-                                                                 "StridedSlice",
-                                                                 "GatherV2",
-                                                                 "Prod",
-                                                                 "Fill",
-                                                                 "ConcatV2",
-                                                                 "Size",
-                                                                 "BroadcastGradientArgs",
-                                                                 "DataFormatDimMap",
-                                                                 "DataFormatVecPermute",
-                                                                 "Range",
-                                                                 "FloorDiv"};
-  return ClassOf(op) != OpClass::kOpaque || kShapeOps->count(op) > 0;
-}
-
 // Removes nodes of `start` and behind it that nobody reads. Whoever waited for one waits for what
 // it waited for.
 void RemoveUnread(GraphView* view, const std::vector<int>& start,
@@ -102,6 +83,12 @@ void RemoveUnread(GraphView* view, const std::vector<int>& start,
     view->RemoveNode(node);
     for (int input : inputs) queue.push_back(input);
   }
+}
+
+void ReadShapeOf(GraphView* view, TensorId tensor, DataType type, int shape_node) {
+  NodeDef def = view->def(shape_node);
+  SetType(&def, "T", type);
+  view->ReplaceNode(shape_node, def, {tensor}, view->control_inputs(shape_node));
 }
 
 NodeDef FusedDef(const GraphView& view, const Shapes& shapes, const ForwardMatch& match,
@@ -195,6 +182,24 @@ DataType Wider(DataType a, DataType b) {
 
 }  // namespace
 
+bool IsPure(const std::string& op) {
+  static const auto* const kShapeOps = new std::set<std::string>{"Const",
+                                                                 "Shape",
+                                                                 "Pack",
+                                                                 "StridedSlice",
+                                                                 "GatherV2",
+                                                                 "Prod",
+                                                                 "Fill",
+                                                                 "ConcatV2",
+                                                                 "Size",
+                                                                 "BroadcastGradientArgs",
+                                                                 "DataFormatDimMap",
+                                                                 "DataFormatVecPermute",
+                                                                 "Range",
+                                                                 "FloorDiv"};
+  return ClassOf(op) != OpClass::kOpaque || kShapeOps->count(op) > 0;
+}
+
 const char* OpName(const ForwardMatch& match) {
   switch (match.problem.kind) {
     case Kind::kLayerNorm:
@@ -247,6 +252,15 @@ int ApplyForward(GraphView* view, Shapes* shapes, const ForwardMatch& match,
   }
   if (gamma.valid()) inputs.push_back(gamma);
   if (beta.valid()) inputs.push_back(beta);
+
+  // A gradient reads the shapes of inner tensors: x's are the same, and inner tensors can go.
+  for (int node : match.shaped_like_x) {
+    if (node == match.y.node) continue;
+    for (const Consumer& c : view->consumers(TensorId{node, 0})) {
+      if (view->op(c.node) == "Shape")
+        ReadShapeOf(view, match.x, shapes->Get(match.x).dtype, c.node);
+    }
+  }
 
   // What the replaced nodes waited for, and what they read and may now be unread.
   std::vector<int> controls, read;

@@ -14,6 +14,9 @@ const char* OpName(const ForwardMatch& match);  // "FusedLayerNorm", ...
 // Reasons not to edit that have to do with types, devices and readers, not with meaning.
 Reason CheckForward(const GraphView& view, const Shapes& shapes, const ForwardMatch& match);
 
+// Whether an op has no state and no effect, as far as we know it.
+bool IsPure(const std::string& op);
+
 // Puts the fused op in the place of y, or of the sum or product with what goes on beside it, and
 // removes what nobody reads any more. Names of kept nodes, devices, control edges stay.
 // The only place that changes a graph. Returns the fused node.

@@ -40,41 +40,46 @@ class Remapper {
   }
 
   bool Run(const std::vector<int>& anchors) {
+    view_->MarkLive([this](int node) { return keep_(node) || !IsPure(view_->op(node)); });
     bool changed = false;
     for (int anchor : anchors) {
       std::set<int> settled;
       for (int round = 0; round < kMaxRounds && view_->alive(anchor); ++round) {
-        if (!FuseAt(anchor, /*first=*/round == 0, &settled)) break;
-        changed = true;
+        const Outcome outcome = FuseAt(anchor, /*first=*/round == 0, &settled);
+        changed = changed || outcome != Outcome::kNothing;
+        if (outcome != Outcome::kFusedAPart) break;
       }
     }
     return changed;
   }
 
  private:
-  bool FuseAt(int anchor, bool first, std::set<int>* settled) {
+  enum class Outcome { kNothing, kFused, kFusedAPart };
+
+  Outcome FuseAt(int anchor, bool first, std::set<int>* settled) {
     Reason reason = Reason::kNotANormalization;
     const auto meanings = FindStatistics(*view_, *shapes_, anchor, &reason);
     for (const Statistics& statistics : meanings) {
       Reason why_not = Reason::kNone;
       const auto matches = FindForward(*view_, *shapes_, statistics, keep_, settled, &why_not);
-      bool fused = false;
+      Outcome outcome = Outcome::kNothing;
       for (const ForwardMatch& match : matches) {
         const Reason refusal = CheckForward(*view_, *shapes_, match);
         if (refusal == Reason::kNone) {
           Fuse(match);
-          fused = true;
+          const bool part = !match.parts.empty() || outcome == Outcome::kFusedAPart;
+          outcome = part ? Outcome::kFusedAPart : Outcome::kFused;
         } else if (why_not == Reason::kNone || why_not == Reason::kNoOutput) {
           why_not = refusal;
         }
       }
-      if (fused) return true;
+      if (outcome != Outcome::kNothing) return outcome;
       // The most telling reason wins.
       if (reason == Reason::kNoOutput || reason == Reason::kNone) reason = why_not;
     }
-    if (first && !meanings.empty() && AlreadyFused(meanings)) return false;
+    if (first && !meanings.empty() && AlreadyFused(meanings)) return Outcome::kNothing;
     if (first) Refuse(anchor, meanings, reason);
-    return false;
+    return Outcome::kNothing;
   }
 
   void Fuse(const ForwardMatch& match) {

@@ -141,6 +141,22 @@ void GraphView::ComputeOrder() {
   }
 }
 
+void GraphView::MarkLive(const std::function<bool(int)>& is_root) {
+  live_.assign(num_nodes(), false);
+  std::vector<int> stack;
+  for (int i = 0; i < num_nodes(); ++i) {
+    if (is_root(i)) stack.push_back(i);
+  }
+  while (!stack.empty()) {
+    const int node = stack.back();
+    stack.pop_back();
+    if (live_[node]) continue;
+    live_[node] = true;
+    for (const TensorId& input : inputs_[node]) stack.push_back(input.node);
+    for (int control : control_inputs_[node]) stack.push_back(control);
+  }
+}
+
 std::string GraphView::name(TensorId tensor) const {
   return name(tensor.node) + ":" + std::to_string(tensor.port);
 }
@@ -194,14 +210,14 @@ int GraphView::AddNode(const tensorflow::NodeDef& def, const std::vector<TensorI
   control_consumers_.emplace_back();
   alive_.push_back(true);
   order_.push_back(order_[place_like]);
+  if (!live_.empty()) live_.push_back(true);
   Link(node, inputs, control_inputs);
   WriteInputs(node);
   return node;
 }
 
-void GraphView::ReplaceNode(int node, const tensorflow::NodeDef& def,
-                            const std::vector<TensorId>& inputs,
-                            const std::vector<int>& control_inputs) {
+void GraphView::ReplaceNode(int node, const tensorflow::NodeDef& def, std::vector<TensorId> inputs,
+                            std::vector<int> control_inputs) {
   const std::string kept = name(node);
   Unlink(node);
   *graph_->mutable_node(node) = def;
@@ -235,6 +251,24 @@ void GraphView::RemoveNode(int node) {
 
 void GraphView::Compact() {
   auto* nodes = graph_->mutable_node();
+  // "loc:@name": a node may ask to be placed with one that is gone.
+  const auto is_gone = [this](const std::string& location) {
+    return location.rfind("loc:@", 0) == 0 && Find(location.substr(5)) < 0;
+  };
+  for (int i = 0; i < num_nodes(); ++i) {
+    auto found = nodes->Mutable(i)->mutable_attr()->find("_class");
+    if (!alive_[i] || found == nodes->Mutable(i)->mutable_attr()->end()) continue;
+    tensorflow::AttrValue kept;
+    for (const auto& location : found->second.list().s()) {
+      if (!is_gone(std::string(location))) kept.mutable_list()->add_s(location);
+    }
+    if (kept.list().s_size() == found->second.list().s_size()) continue;
+    if (kept.list().s_size() == 0) {
+      nodes->Mutable(i)->mutable_attr()->erase("_class");
+    } else {
+      found->second = kept;
+    }
+  }
   int kept = 0;
   for (int i = 0; i < num_nodes(); ++i) {
     if (!alive_[i]) continue;

@@ -64,6 +64,11 @@ class GraphView {
   // NextIteration, do not count).
   int order(int node) const { return order_[node]; }
 
+  // Whether anything that matters reads the node: a node for which `is_root` is true, or an op that
+  // may have an effect. Everything counts as live before MarkLive() is called.
+  void MarkLive(const std::function<bool(int)>& is_root);
+  bool live(int node) const { return live_.empty() || live_[node]; }
+
   // Attributes; the fallback where the node lacks them.
   int64_t GetInt(int node, const char* attr, int64_t fallback) const;
   float GetFloat(int node, const char* attr, float fallback) const;
@@ -76,14 +81,15 @@ class GraphView {
   int AddNode(const tensorflow::NodeDef& def, const std::vector<TensorId>& inputs,
               const std::vector<int>& control_inputs, int place_like);
   // Replaces the node's op, attributes, data and control inputs; name and readers stay.
-  void ReplaceNode(int node, const tensorflow::NodeDef& def, const std::vector<TensorId>& inputs,
-                   const std::vector<int>& control_inputs);
+  void ReplaceNode(int node, const tensorflow::NodeDef& def, std::vector<TensorId> inputs,
+                   std::vector<int> control_inputs);
   void AddControlInput(int node, int control);
   // Makes nobody wait for this node any more.
   void DropControlConsumers(int node);
   // Removes a node that nobody reads.
   void RemoveNode(int node);
-  // Drops removed nodes from the GraphDef. The view must not be used afterwards.
+  // Drops removed nodes from the GraphDef, and what was colocated with them. The view must not be
+  // used afterwards.
   void Compact();
   std::string UniqueName(const std::string& wanted) const;
 
@@ -102,6 +108,7 @@ class GraphView {
   std::vector<std::vector<int>> control_consumers_;
   std::vector<bool> alive_;
   std::vector<int> order_;
+  std::vector<bool> live_;
 };
 
 }  // namespace nv_norms

@@ -85,6 +85,7 @@ class Search {
     outputs_.clear();
     all_.clear();
     depends_.clear();
+    visited_.clear();
     auto bases = BasesOf(interpreter, &reduced_);
     if (!bases) return;
     bases_ = *std::move(bases);
@@ -331,6 +332,36 @@ class Search {
     return true;
   }
 
+  // Once an output is found, what combines the anchor with tensors that come after that output is
+  // its gradient; there is much of that, and nothing to find in it.
+  bool MeetsLaterTensor(int node) const {
+    int found = -1;
+    for (const Output& output : all_) {
+      const bool complete = output.subtract_mean || statistics_.moment == Moment::kMeanSquare;
+      if (complete && found < 0) found = view_.order(output.y.node);
+    }
+    if (found < 0) return false;
+    for (const TensorId& input : view_.inputs(node)) {
+      if (visited_.count(input.node) == 0 && view_.order(input.node) > found) return true;
+    }
+    return false;
+  }
+
+  // A sum or product with an output that has its beta (its gamma) already adds nothing to it.
+  bool OnlyUsesOutput(int node) {
+    const bool sum = IsSum(view_.op(node));
+    if (!sum && !IsProduct(view_.op(node))) return false;
+    bool finished = false;
+    for (const TensorId& input : view_.inputs(node)) {
+      if (!FromAnchor(input)) continue;
+      const Output* inner = OutputAt(input);
+      if (inner == nullptr || finished) return false;
+      finished = inner->beta.valid() || (!sum && inner->gamma.valid());
+      if (!finished) return false;
+    }
+    return finished;
+  }
+
   bool VisitNode(int node) {
     const std::string& op = view_.op(node);
     const TensorId tensor{node, 0};
@@ -338,6 +369,7 @@ class Search {
     if (op_class == OpClass::kNorm) return tensor == statistics_.anchor && VisitNorm(node);
     if (op_class != OpClass::kElementwise && op_class != OpClass::kView) return false;
     if (op.size() > 4 && op.compare(op.size() - 4, 4, "Grad") == 0) return false;
+    if (MeetsLaterTensor(node) || OnlyUsesOutput(node)) return false;
     if (interpreter_->Eval(tensor) == nullptr) return false;
     if (op_class == OpClass::kView) {
       const Output* inner = OutputAt(view_.inputs(node)[0]);
@@ -373,7 +405,10 @@ class Search {
     for (int visited = 0; !queue.empty() && visited < kMaxVisited; ++visited) {
       const int node = queue.begin()->second;
       queue.erase(queue.begin());
-      if (VisitNode(node)) push_consumers(node);
+      if (VisitNode(node)) {
+        visited_.insert(node);
+        push_consumers(node);
+      }
       if (interpreter_->restart()) return;
     }
   }
@@ -444,7 +479,10 @@ class Search {
         IsTermOfMore(output.y)) {
       return false;
     }
-    const bool read = !view_.consumers(output.y).empty() || keep_(output.y.node);
+    bool read = keep_(output.y.node);
+    for (const Consumer& c : view_.consumers(output.y.node)) {
+      read = read || (view_.live(c.node) && view_.op(c.node) != "Shape");
+    }
     if (!read) {
       reason_ = Reason::kNobodyReadsIt;
       return false;
@@ -557,9 +595,22 @@ class Search {
         settled_->insert(node);
       } else if (taken.insert(node).second) {
         matches.push_back(usable[i].second);
+        for (int step : matches.back().core) {
+          if (step != node) settled_->insert(step);
+        }
       }
     }
     return matches;
+  }
+
+  // Inner tensors shaped like x: where only their shape is read, x's will do.
+  std::vector<int> ShapedLikeX(const std::vector<int>& core) {
+    std::vector<int> nodes;
+    for (int node : core) {
+      const Value* value = interpreter_->Eval({node, 0});
+      if (value != nullptr && value->dims == x_dims_) nodes.push_back(node);
+    }
+    return nodes;
   }
 
   bool UsableLayout(TensorId tensor) {
@@ -584,6 +635,7 @@ class Search {
   std::vector<Output> all_;
   std::map<TensorId, int> outputs_;
   std::map<int, bool> depends_;
+  std::set<int> visited_;
 };
 
 }  // namespace

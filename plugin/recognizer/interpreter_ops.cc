@@ -327,7 +327,7 @@ std::optional<Value> Interpreter::Norm(TensorId tensor) {
     if (operand == nullptr) return std::nullopt;
     // One number for each channel, whatever the operand's shape: line it up with the axis.
     Dims lined(rank), ignored;
-    lined[channel] = operand->Flat();
+    if (!operand->numbers.atoms.empty()) lined[channel] = operand->Flat();
     if (!Done(AlignForBroadcast({&parameter, &lined}, axes_, &ignored))) return std::nullopt;
     out.numbers = Zip(out.numbers, operand->numbers, BinaryOf(i == 1 ? "Mul" : "AddV2"));
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <deque>
 #include <map>
+#include <set>
 
 #include "plugin/graph/constants.h"
 #include "plugin/recognizer/ops.h"
@@ -231,16 +232,19 @@ bool IsAnchor(const GraphView& view, int node) {
 
 std::unordered_set<int> Dependents(const GraphView& view, TensorId from, int limit) {
   std::unordered_set<int> nodes;
-  std::deque<int> queue;
+  // Nearest in the graph's order first: a layer's own nodes come before the rest of the network
+  // and before its gradient.
+  std::set<std::pair<int, int>> queue;
   const auto visit = [&](int node) {
-    if (ClassOf(view.op(node)) != OpClass::kOpaque && nodes.insert(node).second) {
-      queue.push_back(node);
+    if (ClassOf(view.op(node)) != OpClass::kOpaque && nodes.count(node) == 0) {
+      queue.insert({view.order(node), node});
     }
   };
   for (const Consumer& c : view.consumers(from)) visit(c.node);
   while (!queue.empty() && static_cast<int>(nodes.size()) < limit) {
-    const int node = queue.front();
-    queue.pop_front();
+    const int node = queue.begin()->second;
+    queue.erase(queue.begin());
+    if (!nodes.insert(node).second) continue;
     for (const Consumer& c : view.consumers(node)) visit(c.node);
   }
   return nodes;
