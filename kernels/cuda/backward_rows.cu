@@ -97,6 +97,7 @@ __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
     RowsKernel(const __grid_constant__ Arguments args) {
   __shared__ BlockStorage<3, A> storage[2];
   __shared__ A columns[kWarp ? kWarpThreads * VEC * ITEMS : 1];
+  if (!kWarp) ArriveAtCluster(args.blocks);
   const int threads = kWarp ? args.threads : blockDim.x * args.blocks;
   const int rank =
       kWarp ? threadIdx.x & (threads - 1) : BlockRankInCluster() * blockDim.x + threadIdx.x;
@@ -113,6 +114,7 @@ __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
   A dbeta[ITEMS][VEC] = {};
   const bool want_params = args.dgamma != nullptr || args.dbeta != nullptr;
   int parity = 0;
+  if (!kWarp) WaitForCluster(args.blocks);
   for (int64_t start = first_row * groups; start < args.rows; start += step) {
     const int64_t row = start + group;
     const int cols = row < args.rows ? args.cols : 0;  // without a row, stays for the shuffles

@@ -50,6 +50,7 @@ __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
     if (row >= args.rows) cols = 0;  // stays for the shuffles
     base = row * args.cols;
   } else {
+    ArriveAtCluster(args.blocks);
     threads = blockDim.x * args.blocks;
     rank = BlockRankInCluster() * blockDim.x + threadIdx.x;
     if (args.moments == nullptr) {
@@ -73,6 +74,7 @@ __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
 
   const A count = static_cast<A>(cols);
   A shift = 0;
+  if (!kWarp) WaitForCluster(args.blocks);
   if (center) {
     A sum[1] = {0};
 #pragma unroll
@@ -351,6 +353,11 @@ Status LaunchForwardRows(const ForwardPlan& plan, const ForwardBuffers& buffers,
   }
   const Arguments args = ArgumentsOf(plan, buffers);
   const bool warp = plan.tile.threads <= 32;
+  if (!warp) {
+    bool launched;
+    const Status status = LaunchForwardRowsStaged(plan, buffers, stream, &launched);
+    if (launched || !status.ok()) return status;
+  }
   const int vector = VectorFor(plan, buffers);
   const auto kernel = in_double ? KernelFor<double>(vector, plan.tile.items, warp)
                                 : KernelFor<float>(vector, plan.tile.items, warp);

@@ -29,6 +29,9 @@ Status LaunchParamGradients(const BackwardPlan& plan, const BackwardBuffers& buf
 void PlanForwardRows(ForwardPlan* plan);
 Status LaunchForwardRows(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,
                          void* stream);
+// Rows in shared memory. *launched: whether types and alignment allowed it.
+Status LaunchForwardRowsStaged(const ForwardPlan& plan, const ForwardBuffers& buffers, void* stream,
+                               bool* launched);
 void PlanBackwardRows(BackwardPlan* plan);
 Status LaunchBackwardRows(const BackwardPlan& plan, const BackwardBuffers& buffers, void* workspace,
                           void* stream);

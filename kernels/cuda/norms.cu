@@ -15,7 +15,7 @@ Status CurrentDevice(Device* device) {
   int ordinal = 0;
   NV_NORMS_RETURN_IF_ERROR(FromCuda(cudaGetDevice(&ordinal), "cudaGetDevice"));
   std::lock_guard<std::mutex> lock(mutex);
-  if (ordinal >= static_cast<int>(known.size())) known.resize(ordinal + 1, Device{0, 0});
+  if (ordinal >= static_cast<int>(known.size())) known.resize(ordinal + 1, Device{0, 0, 0});
   Device& out = known[ordinal];
   if (out.multiprocessors == 0) {
     int major = 0;
@@ -26,6 +26,7 @@ Status CurrentDevice(Device* device) {
     NV_NORMS_RETURN_IF_ERROR(ask(cudaDevAttrComputeCapabilityMajor, &major));
     NV_NORMS_RETURN_IF_ERROR(ask(cudaDevAttrComputeCapabilityMinor, &minor));
     NV_NORMS_RETURN_IF_ERROR(ask(cudaDevAttrMultiProcessorCount, &out.multiprocessors));
+    NV_NORMS_RETURN_IF_ERROR(ask(cudaDevAttrMaxSharedMemoryPerBlockOptin, &out.shared_bytes));
     out.capability = 10 * major + minor;
   }
   *device = out;

@@ -14,7 +14,8 @@ namespace cuda {
 
 struct Device {
   int multiprocessors = 1;
-  int capability = 75;  // 10 * major + minor
+  int capability = 75;       // 10 * major + minor
+  int shared_bytes = 49152;  // of shared memory that a block may have
 };
 
 // The device that is current in this thread. Asked of the driver once for each device.

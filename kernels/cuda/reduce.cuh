@@ -76,6 +76,20 @@ __device__ __forceinline__ int BlockRankInCluster() {
 #endif
 }
 
+// A block's shared memory may be written from another one only once it runs: every block arrives at
+// its start, and waits before its first ClusterSum.
+__device__ __forceinline__ void ArriveAtCluster(int blocks) {
+#if __CUDA_ARCH__ >= 900
+  if (blocks > 1) cooperative_groups::this_cluster().barrier_arrive();
+#endif
+}
+
+__device__ __forceinline__ void WaitForCluster(int blocks) {
+#if __CUDA_ARCH__ >= 900
+  if (blocks > 1) cooperative_groups::this_cluster().barrier_wait();
+#endif
+}
+
 __device__ __forceinline__ void SyncCluster() {
 #if __CUDA_ARCH__ >= 900
   cooperative_groups::this_cluster().sync();

@@ -1,0 +1,130 @@
+"""The CUDA kernel library (build/libnv_norms_kernels.so) on torch tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+TYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.float64: 3}
+FORMULAS = {"center": 0, "scale_only": 1, "rms": 2}
+DEFAULT = Path(__file__).resolve().parents[2] / "build" / "libnv_norms_kernels.so"
+
+
+class Problem(ctypes.Structure):
+    _fields_ = [
+        ("dims", ctypes.c_int64 * 16),
+        ("rank", ctypes.c_int64),
+        ("axis", ctypes.c_int64 * 16),
+        ("count_axis", ctypes.c_int64),
+        ("groups", ctypes.c_int64),
+        ("channels_last", ctypes.c_int64),
+        ("formula", ctypes.c_int64),
+        ("epsilon", ctypes.c_double),
+        ("x", ctypes.c_int64),
+        ("param", ctypes.c_int64),
+        ("y", ctypes.c_int64),
+        ("dy", ctypes.c_int64),
+        ("dparam", ctypes.c_int64),
+    ]
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    out = ctypes.CDLL(os.environ.get("NV_NORMS_KERNELS", str(DEFAULT)))
+    out.HarnessForward.restype = out.HarnessBackward.restype = ctypes.c_int64
+    return out
+
+
+def _call(function: str, problem: Problem, tensors: Sequence[torch.Tensor | None]) -> object:
+    """Something that launches the kernels once when called; its workspace is allocated here."""
+    buffers = (ctypes.c_void_p * len(tensors))(
+        *(None if t is None or t.numel() == 0 else t.data_ptr() for t in tensors)
+    )
+    error = ctypes.create_string_buffer(1000)
+    call = getattr(library(), function)
+    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    empty = ctypes.c_int64(-1)
+    size = call(ctypes.byref(problem), buffers, None, empty, stream, error, ctypes.c_int64(1000))
+    if size < 0:
+        raise ValueError(error.value.decode())
+    # A guard of 16 bytes behind the workspace, which nothing may touch.
+    workspace = torch.full((size + 16,), 0x5A, dtype=torch.uint8, device="cuda")
+    arguments = (
+        ctypes.byref(problem),
+        buffers,
+        ctypes.c_void_p(workspace.data_ptr()),
+        ctypes.c_int64(size),
+    )
+
+    def run() -> None:
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        if call(*arguments, stream, error, ctypes.c_int64(1000)) < 0:
+            raise RuntimeError(error.value.decode())
+
+    run.workspace = workspace
+    run.keep = (problem, buffers, tensors)
+    return run
+
+
+def make_problem(
+    x: torch.Tensor,
+    axis: Sequence[int] = (),
+    groups: int = -1,
+    channels_last: bool = True,
+    formula: str = "center",
+    epsilon: float = 1e-3,
+) -> Problem:
+    out = Problem()
+    out.rank = x.dim()
+    out.dims[: x.dim()] = list(x.shape)
+    out.count_axis = len(axis)
+    out.axis[: len(axis)] = list(axis)
+    out.groups, out.channels_last = groups, int(channels_last)
+    out.formula, out.epsilon = FORMULAS[formula], epsilon
+    out.x = out.param = TYPES[x.dtype]
+    return out
+
+
+def forward(
+    x: torch.Tensor,
+    gamma: torch.Tensor | None,
+    beta: torch.Tensor | None,
+    y: torch.Tensor,
+    mean: torch.Tensor | None,
+    rstd: torch.Tensor,
+    **kwargs: object,
+) -> object:
+    problem = make_problem(x, **kwargs)
+    problem.y = TYPES[y.dtype]
+    for param in (gamma, beta):
+        if param is not None:
+            problem.param = TYPES[param.dtype]
+    return _call("HarnessForward", problem, (x, gamma, beta, y, mean, rstd))
+
+
+def backward(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    gamma: torch.Tensor | None,
+    mean: torch.Tensor | None,
+    rstd: torch.Tensor,
+    dx: torch.Tensor | None,
+    dgamma: torch.Tensor | None,
+    dbeta: torch.Tensor | None,
+    **kwargs: object,
+) -> object:
+    problem = make_problem(x, **kwargs)
+    problem.dy = TYPES[dy.dtype]
+    if gamma is not None:
+        problem.param = TYPES[gamma.dtype]
+    problem.y = TYPES[x.dtype if dx is None else dx.dtype]
+    problem.dparam = problem.y
+    for param in (dgamma, dbeta):
+        if param is not None:
+            problem.dparam = TYPES[param.dtype]
+    return _call("HarnessBackward", problem, (dy, x, gamma, mean, rstd, dx, dgamma, dbeta))

@@ -1,0 +1,277 @@
+"""The CUDA kernels on torch tensors, without TensorFlow, against float64 from the formulas.
+
+Needs a GPU, torch and build/libnv_norms_kernels.so (benchmarks/kernels/build.sh).
+NV_NORMS_SMALL=1 leaves out the large sizes, for compute-sanitizer.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks" / "kernels"))
+
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("torch sees no GPU", allow_module_level=True)
+import library  # noqa: E402
+
+if not Path(os.environ.get("NV_NORMS_KERNELS", str(library.DEFAULT))).exists():
+    pytest.skip("build/libnv_norms_kernels.so is not built", allow_module_level=True)
+
+SMALL = os.environ.get("NV_NORMS_SMALL") == "1"
+EPSILON = 1e-3
+F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+ULP = {F16: 2.0**-10, BF16: 2.0**-7, F32: 2.0**-23, F64: 2.0**-52}
+
+# rows, columns: each step of the ladders and its edges, odd and even
+ROWS = [
+    (7, 1), (5, 3), (1001, 4), (333, 10), (64, 63), (65, 64), (129, 65), (17, 100), (40, 256),
+    (33, 257), (21, 512), (20, 513), (9, 768), (8, 1000), (8, 1024), (5, 1025), (6, 2048),
+    (3, 4097), (140, 3000), (3, 8192), (2, 8193),
+    (3, 16384), (70, 16385), (67, 20000), (2, 32769), (66, 40004), (1, 70001),
+    (3, 65536), (2, 100000), (70, 65540), (67, 131072),
+]  # fmt: skip
+LARGE = [(4, 400001), (3, 1000000), (70, 140000), (100000, 33), (20000, 1000), (2, 10000001)]
+SMALL_ROWS = [
+    (7, 1), (33, 10), (9, 65), (5, 257), (5, 512), (3, 1000), (3, 1025), (2, 4096), (2, 8193),
+    (67, 16400), (2, 20004), (1, 20001),
+]  # fmt: skip
+# shape, axis; or shape, groups, channels_last
+OTHERS = [
+    ((2, 5, 3, 7), [0]), ((2, 5, 3, 7), [1]), ((2, 5, 3, 7), [0, 2]), ((2, 5, 3, 8), [1, 3]),
+    ((2, 300, 9), [1]), ((3, 200, 64), [1]), ((3, 4, 2, 3, 2), [0, 2, 4]), ((11,), [0]),
+    ((2, 5, 12), 1, True), ((2, 5, 12), 3, True), ((2, 5, 12), 12, True), ((2, 7, 5, 6), 2, True),
+    ((2, 33, 33, 32), 4, True), ((2, 33, 33, 32), 32, True), ((1, 400, 5), 5, True),
+    ((2, 9, 1500), 3, True), ((2, 12, 5), 1, False), ((2, 12, 5), 3, False),
+    ((2, 12, 5), 12, False), ((2, 6, 35, 35), 2, False), ((2, 6, 35, 35), 6, False),
+    ((3, 4, 90, 90), 2, False), ((2, 3, 150, 150), 3, False),
+]  # fmt: skip
+OTHERS_LARGE = [
+    ((2, 64, 64, 64, 32), 32, True),
+    ((2, 128, 128, 64), 8, True),
+    ((2, 4, 400, 500), 2, False),
+]
+
+
+def views(case: tuple, x: torch.Tensor) -> tuple:
+    """The kernel's keyword arguments, the shape to reduce in, its reduced and parameter axes."""
+    if len(case) == 2:
+        shape, axis = case
+        axes = tuple(sorted(a % len(shape) for a in axis))
+        return {"axis": axis}, shape, axes, axes
+    shape, groups, last = case
+    channel = len(shape) - 1 if last else 1
+    split = (*shape[:channel], groups, shape[channel] // groups, *shape[channel + 1 :])
+    reduced = tuple(a for a in range(1, len(split)) if a != channel)
+    return {"groups": groups, "channels_last": last}, split, reduced, (channel, channel + 1)
+
+
+def reference(case: tuple, x, gamma, beta, dy, formula: str) -> dict:
+    kwargs, shape, reduced, params = views(case, x)
+    x64 = x.double().reshape(shape)
+    over = [n if a in params else 1 for a, n in enumerate(shape)]
+    g = torch.ones((), device="cuda", dtype=F64) if gamma is None else gamma.double().reshape(over)
+    b = torch.zeros((), device="cuda", dtype=F64) if beta is None else beta.double().reshape(over)
+    mean = x64.mean(reduced, keepdim=True)
+    mean = mean + (x64 - mean).mean(reduced, keepdim=True)
+    if formula == "rms":
+        mean = torch.zeros_like(mean)
+    centered = x64 - mean
+    rstd = 1 / torch.sqrt((centered**2).mean(reduced, keepdim=True) + EPSILON)
+    source = centered if formula == "center" else x64
+    xhat = source * rstd
+    d = dy.double().reshape(shape)
+    w = d * g
+    dx = w * rstd - rstd**3 * centered * (w * source).mean(reduced, keepdim=True)
+    size = (w.abs() + centered.abs() * rstd * (w * xhat).abs().mean(reduced, keepdim=True)) * rstd
+    if formula == "center":
+        dx = dx - (w * rstd).mean(reduced, keepdim=True)
+        size = size + (w * rstd).abs().mean(reduced, keepdim=True)
+    others = tuple(a for a in range(len(shape)) if a not in params)
+    count = math.prod(shape[a] for a in params)
+
+    def sums(t: torch.Tensor) -> torch.Tensor:
+        return (t.sum(others) if others else t).reshape(count)
+
+    y = xhat * g + b
+    rms_y = y.pow(2).mean().sqrt().expand(y.shape)
+    return {
+        "y": (y, rms_y),
+        "mean": (mean, x64.abs().mean(reduced, keepdim=True)),
+        "rstd": (rstd, rstd),
+        "dx": (dx, size),
+        "dgamma": (sums(d * xhat), sums(d.abs() * (xhat.abs() + 1))),
+        "dbeta": (sums(d), sums(d.abs())),
+    }
+
+
+def check(name: str, actual: torch.Tensor, expected: tuple, units: float) -> None:
+    value, size = (t.reshape(actual.shape) for t in expected)
+    unit = 2.0**-49 if actual.dtype == F64 else 2.0**-23
+    bound = units * unit * (value.abs() + size) + ULP[actual.dtype] * value.abs() + 2.0**-24
+    error = ((actual.double() - value).abs() / bound).nan_to_num(nan=math.inf)
+    worst = float(error.max()) if error.numel() else 0.0
+    assert worst <= 1, f"{name}: {worst:.3g} times the error allowed"
+
+
+def fresh(shape, dtype, mean=0.5, std=2.0, misaligned=False):
+    count = math.prod(shape)
+    storage = torch.empty(count + 1, dtype=dtype, device="cuda")
+    storage.normal_(mean, std)
+    return (storage[1:] if misaligned else storage[:count]).view(shape)
+
+
+def poisoned(shape, dtype):
+    return torch.full(shape, math.nan, dtype=dtype, device="cuda")
+
+
+def run_case(
+    case, dtype=F32, dy_type=None, param_type=F32, out_type=None, formula="center", mean=0.5,
+    misaligned=False, params=True, units=8.0,
+):  # fmt: skip
+    torch.manual_seed(1234)
+    shape = case[0]
+    stat_type = F64 if dtype == F64 else F32
+    out_type, dy_type = out_type or dtype, dy_type or dtype
+    x = fresh(shape, dtype, mean=mean, misaligned=misaligned)
+    dy = fresh(shape, dy_type, misaligned=misaligned)
+    kwargs, split, reduced, param_axes = views(case, x)
+    count = math.prod(split[a] for a in param_axes)
+    gamma = fresh((count,), param_type, misaligned=misaligned) if params else None
+    beta = fresh((count,), param_type, misaligned=misaligned) if params else None
+    stats = math.prod(n for a, n in enumerate(split) if a not in [r % len(split) for r in reduced])
+    results = []
+    for _ in range(2):
+        y = poisoned(shape, out_type)
+        m = None if formula == "rms" else poisoned((stats,), stat_type)
+        r = poisoned((stats,), stat_type)
+        call = library.forward(x, gamma, beta, y, m, r, formula=formula, epsilon=EPSILON, **kwargs)
+        call()
+        dx, dgamma, dbeta = (
+            poisoned(shape, out_type),
+            poisoned((count,), param_type),
+            poisoned((count,), param_type),
+        )
+        grad = library.backward(dy, x, gamma, m, r, dx, dgamma, dbeta, formula=formula, **kwargs)
+        grad()
+        torch.cuda.synchronize()
+        for c in (call, grad):
+            assert bool((c.workspace[-16:] == 0x5A).all()), "written beyond the workspace"
+        out = {"y": y, "rstd": r, "dx": dx, "dgamma": dgamma, "dbeta": dbeta}
+        results.append(out if m is None else {**out, "mean": m})
+    expected = reference(case, x, gamma, beta, dy, formula)
+    for name, value in results[0].items():
+        narrow = dtype != F64 and value.dtype == F64
+        check(name, value.float() if narrow else value, expected[name], units)
+        again = results[1][name]
+        assert torch.equal(value, again), f"{name}: other bits the second time"
+    if not SMALL:  # each output alone
+        for wanted in ("dx", "dgamma", "dbeta"):
+            alone = poisoned(results[0][wanted].shape, results[0][wanted].dtype)
+            outputs = [alone if name == wanted else None for name in ("dx", "dgamma", "dbeta")]
+            library.backward(dy, x, gamma, m, r, *outputs, formula=formula, **kwargs)()
+            check(
+                wanted,
+                alone.float() if dtype != F64 and alone.dtype == F64 else alone,
+                expected[wanted],
+                units,
+            )
+
+
+ROW_CASES = [(shape, [-1]) for shape in (SMALL_ROWS if SMALL else ROWS + LARGE)]
+OTHER_CASES = OTHERS if SMALL else OTHERS + OTHERS_LARGE
+
+
+@pytest.mark.parametrize("case", ROW_CASES + OTHER_CASES, ids=str)
+@pytest.mark.parametrize("dtype", [F32, BF16] if SMALL else [F32, BF16, F16, F64], ids=str)
+def test_every_layout(case, dtype):
+    run_case(case, dtype, param_type=dtype if dtype in (F64, BF16) else F32)
+
+
+@pytest.mark.parametrize("case", [
+    ((5, 100), [-1]), ((3, 1001), [-1]), ((3, 9000), [-1]), ((2, 70, 12), [1]),
+    ((2, 3, 4, 6), [0, 2]),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("param_type", [F16, F64], ids=str)
+@pytest.mark.parametrize("out_type", [F16, BF16, F32, F64], ids=str)
+@pytest.mark.parametrize("dtype", [F16, F32, F64], ids=str)
+def test_every_type(case, dtype, out_type, param_type):
+    run_case(case, dtype, dy_type=out_type, param_type=param_type, out_type=out_type, units=16)
+
+
+@pytest.mark.parametrize("formula", ["scale_only", "rms"])
+@pytest.mark.parametrize("case", [
+    ((7, 100), [-1]), ((5, 2000), [-1]), ((2, 40000), [-1]), ((70, 20000), [-1]),
+    ((2, 70, 12), [1]), ((2, 3, 4, 6), [0, 2]),
+], ids=str)  # fmt: skip
+def test_other_formulas(case, formula):
+    run_case(case, formula=formula)
+
+
+@pytest.mark.parametrize("mean", [1e4, 1e6])
+@pytest.mark.parametrize("case", [
+    ((7, 100), [-1]), ((5, 4096), [-1]), ((2, 100000), [-1]), ((70, 20000), [-1]),
+    ((2, 4000, 12), [1]), ((2, 4000, 12), 3, True),
+], ids=str)  # fmt: skip
+def test_large_means(case, mean):
+    run_case(case, mean=mean)
+
+
+@pytest.mark.parametrize("case", [
+    ((7, 100), [-1]), ((5, 4096), [-1]), ((2, 100000), [-1]), ((70, 20000), [-1]),
+    ((2, 400, 12), [1]), ((2, 400, 12), 3, True),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("dtype", [F32, F16], ids=str)
+def test_misaligned_tensors(case, dtype):
+    run_case(case, dtype, misaligned=True)
+
+
+@pytest.mark.parametrize("case", [
+    ((7, 100), [-1]), ((3, 9000), [-1]), ((2, 100000), [-1]), ((2, 400, 12), [1]),
+    ((2, 12, 400), 3, False),
+], ids=str)  # fmt: skip
+def test_no_parameters(case):
+    run_case(case, params=False)
+
+
+@pytest.mark.skipif(SMALL, reason="large")
+@pytest.mark.parametrize("case", [
+    ((2**21 + 3, 1030), [-1]), ((5, 2**29 + 77), [-1]), ((2, 2**26, 20), 5, True),
+], ids=str)  # fmt: skip
+def test_more_than_two_to_the_31_elements(case):
+    """In bfloat16, where x, dy, y and dx are more than 2^31 elements together or each."""
+    torch.manual_seed(1)
+    shape = case[0]
+    x = torch.empty(shape, dtype=BF16, device="cuda").normal_(0.5, 2.0)
+    y = poisoned(shape, BF16)
+    kwargs, split, reduced, params = views(case, x)
+    stats = math.prod(n for a, n in enumerate(split) if a not in [r % len(split) for r in reduced])
+    m, r = poisoned((stats,), F32), poisoned((stats,), F32)
+    library.forward(x, None, None, y, m, r, epsilon=EPSILON, **kwargs)()
+    dx = poisoned(shape, BF16)
+    library.backward(x, x, None, m, r, dx, None, None, **kwargs)()
+    torch.cuda.synchronize()
+    # The first and the last piece of the batch against float64, which would not fit for all of it.
+    for n in (0, shape[0] - 1):
+        one = (1, *shape[1:])
+        piece = x[n : n + 1]
+        if math.prod(one) > 2**27:
+            assert not bool(torch.isnan(y[n]).any()) and not bool(torch.isnan(dx[n]).any())
+            sample = slice(0, 2**24)
+            mean, rstd = (
+                piece.float().double().mean() if len(case) == 2 else None,
+                r.view(shape[0], -1)[n],
+            )
+            if mean is not None:
+                expected = (piece[0, sample].double() - mean) * rstd.double()
+                torch.testing.assert_close(y[n, sample].double(), expected, rtol=1e-2, atol=1e-2)
+            continue
+        expected = reference((one, *case[1:]), piece, None, None, piece, "center")
+        check("y", y[n : n + 1], expected["y"], 8)
+        check("dx", dx[n : n + 1], expected["dx"], 8)
