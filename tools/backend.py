@@ -40,7 +40,7 @@ def build_wheel(
     """A wheel for any Python 3 on this platform: the libraries do not use Python."""
     _build("release")
     # setuptools would take what an earlier wheel left there into this one.
-    shutil.rmtree(ROOT / "build", ignore_errors=True)
+    shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)
     settings = {**(config_settings or {}), "--build-option": [f"--plat-name={_platform()}"]}
     return build_meta.build_wheel(wheel_directory, settings, metadata_directory)
 

@@ -47,11 +47,20 @@ def test() -> None:
 
 
 def bench() -> None:
-    """The benchmarks, one after another."""
+    """A whole model, stock and fused; where there is a GPU and torch, the kernels beside others."""
     build()
-    for file in sorted((ROOT / "benchmarks").rglob("bench_*.py")):
-        say(f"==== {file.relative_to(ROOT)}")
-        _hand_over([str(environment.PYTHON), str(file)])
+    python = str(environment.PYTHON)
+    _hand_over([python, "examples/keras_model.py", "--size", "base"])
+    code = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    if subprocess.run([python, "-c", code], capture_output=True).returncode != 0:
+        say(
+            "The kernels' own benchmark needs an NVIDIA GPU, and torch (pip install it into .venv)."
+        )
+        return
+    find = subprocess.run([python, "third_party/cuda/find.py"], capture_output=True, text=True)
+    variables = {"CUDA_HOME": find.stdout.strip()} | dict(os.environ)
+    run("Building the kernels alone", ["benchmarks/kernels/build.sh"], environment=variables)
+    _hand_over([python, "benchmarks/kernels/rows.py"])
 
 
 def lint() -> None:

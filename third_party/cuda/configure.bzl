@@ -69,7 +69,7 @@ def _version(rctx, nvcc):
 
 def _architectures(rctx, nvcc):
     """The release's and the development build's lists, of architectures that nvcc knows."""
-    known = rctx.execute([nvcc, "--list-gpu-code"]).stdout.split("\n")
+    known = rctx.execute([nvcc, "--list-gpu-code"]).stdout.strip().split("\n")
     chosen = rctx.os.environ.get("NV_NORMS_CUDA_ARCHITECTURES", "")
     if chosen:
         wanted = [name.strip() for name in chosen.split(",")]
