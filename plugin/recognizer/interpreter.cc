@@ -148,8 +148,42 @@ std::optional<Value> Interpreter::Leaf(TensorId tensor, bool is_root) {
   return value;
 }
 
+// What a tensor holds, in words: two tensors with the same words have the same value. A layer's
+// variable is often read, cast and reshaped once for each use.
+std::string Interpreter::Identify(TensorId tensor, int depth) const {
+  const int node = tensor.node;
+  const std::string& op = view_.op(node);
+  constexpr int kMaxDepth = 6;
+  if (depth < kMaxDepth && !view_.inputs(node).empty()) {
+    const TensorId input = view_.inputs(node)[0];
+    // A read that waits for nothing comes before all assignments.
+    if (op == "ReadVariableOp" && view_.control_inputs(node).empty()) {
+      return "read " + view_.name(input);
+    }
+    if (op == "Identity") return Identify(input, depth + 1);
+    if (op == "Cast") {
+      return "cast " + std::to_string(view_.GetType(node, "DstT")) + " " +
+             Identify(input, depth + 1);
+    }
+    if (op == "Reshape") {
+      if (const auto shape = IntConstant(view_, view_.inputs(node)[1].node)) {
+        std::string words = "reshape";
+        for (int64_t size : shape->values) words += " " + std::to_string(size);
+        return words + " of " + Identify(input, depth + 1);
+      }
+    }
+  }
+  return view_.name(tensor);
+}
+
 std::optional<Value> Interpreter::Operand(TensorId tensor) {
   if (const auto number = Number(tensor, 0)) return Constant(tensor, *number);
+  const TensorId same = identified_.emplace(Identify(tensor, 0), tensor).first->second;
+  if (same != tensor) {
+    const Value* value = Eval(same);
+    if (value == nullptr) return std::nullopt;
+    return *value;
+  }
   return Leaf(tensor, false);
 }
 

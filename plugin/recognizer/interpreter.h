@@ -2,6 +2,7 @@
 #define NV_NORMS_PLUGIN_RECOGNIZER_INTERPRETER_H_
 
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -71,6 +72,7 @@ class Interpreter {
   std::optional<Value> Norm(TensorId tensor);
   std::optional<Value> Leaf(TensorId tensor, bool is_root);
   std::optional<Value> Operand(TensorId tensor);
+  std::string Identify(TensorId tensor, int depth) const;
   std::optional<Value> LikeOthers(TensorId tensor, const std::vector<const Dims*>& others);
   std::optional<Value> Constant(TensorId tensor, double number);
   std::optional<double> Number(TensorId tensor, int depth);
@@ -89,6 +91,7 @@ class Interpreter {
   bool restart_ = false;
   std::unordered_map<TensorId, std::optional<Value>, TensorIdHash> memo_;
   std::vector<TensorId> operands_;
+  std::unordered_map<std::string, TensorId> identified_;
   std::vector<double> constants_;
   std::unordered_set<TensorId, TensorIdHash> numbers_;
 };

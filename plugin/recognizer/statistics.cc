@@ -227,6 +227,11 @@ bool IsAnchor(const GraphView& view, int node) {
   if (op == "Rsqrt" || op == "Sqrt" || op == "Pow" || op == "_UnaryOpsComposition") {
     return !view.inputs(node).empty();
   }
+  // TensorFlow's remapper makes these out of instance norms, and of some graphs that are none. On a
+  // CPU they run as they are; on a GPU they have no kernel.
+  if (op == "_MklFusedInstanceNorm" && view.def(node).device().find("GPU") == std::string::npos) {
+    return false;
+  }
   return ClassOf(op) == OpClass::kNorm && view.GetBool(node, "is_training", true);
 }
 
