@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from ..line import CHANNELS, STATIC, Input, Line
-from .near import CUBE, EPSILON, IMAGE, SHAPES, TWO, collector, mean_of, norm
+from .near import CUBE, EPSILON, IMAGE, SHAPES, TWO, affine, collector, mean_of, norm
 
 LINES: list[Line] = []
 miss = collector(LINES)
@@ -242,6 +242,36 @@ def group_gamma_per_group(b):
         return tf.reshape(y * tf.cast(gamma, x.dtype)[:, tf.newaxis], tf.shape(x))
 
     return function
+
+
+@miss("the mean stays in an instance norm", CUBE, allow=_PLAIN_INSTANCE, more=SHAPES)
+def instance_not_centered(b):
+    gamma = b.parameter("gamma", (4, 1))
+    return lambda x: norm(x, d=x) * tf.cast(gamma, x.dtype)
+
+
+@miss("the mean stays in an instance norm", IMAGE, allow=_PLAIN_INSTANCE, more=SHAPES)
+def instance_not_centered_last(b):
+    scaled = affine(b, (4,))
+    return lambda x: scaled(norm(x, d=x, axes=[1, 2]))
+
+
+@miss("the mean stays in a group norm", IMAGE, allow=("group_norm", "layer_norm"))
+def group_not_centered(b):
+    scaled = affine(b, (4,))
+    return lambda x: scaled(norm(x, d=x, axes=[1, 2, 3]))
+
+
+@miss("an instance norm of mean squares", IMAGE, allow=("rms_norm",))
+def instance_of_mean_squares(b):
+    scaled = affine(b, (4,))
+    return lambda x: scaled(x * tf.math.rsqrt(mean_of(tf.square(x), [1, 2]) + EPSILON))
+
+
+@miss("a group norm of mean squares", IMAGE, allow=("rms_norm",))
+def group_of_mean_squares(b):
+    scaled = affine(b, (4,))
+    return lambda x: scaled(x * tf.math.rsqrt(mean_of(tf.square(x), [1, 2, 3]) + EPSILON))
 
 
 @miss("beta is scaled by the deviation as well", allow=_PLAIN)

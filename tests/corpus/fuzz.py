@@ -1,0 +1,241 @@
+"""Random graphs around normalizations: most are one, many are one or two changes away from one.
+
+Whatever the rewriter makes of such a graph, its values must stay. Each graph follows from its seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from .builder import Builder
+from .line import KNOWLEDGE, RANK, Input, Line
+from .modes import eager, program
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """A random function: what it does in words, and how to run it."""
+
+    seed: int
+    words: tuple[str, ...]
+    line: Line
+    knowledge: str
+    mode: str
+    inputs: tuple[np.ndarray, ...]
+
+    def run(self) -> list[np.ndarray]:
+        builder = Builder(self.line, "float32", self.seed)
+        function = self.line.make(builder)
+        return program(function, builder, self.knowledge, self.mode)(self.inputs)
+
+    def exact(self) -> list[np.ndarray]:
+        builder = Builder(self.line, "float64", self.seed)
+        wide = [x.astype(np.float64) for x in self.inputs]
+        return eager(self.line.make(builder), builder, self.mode, wide)
+
+    def __str__(self) -> str:
+        shape = self.inputs[0].shape
+        return f"seed {self.seed}, {shape}, {self.knowledge}, {self.mode}: {'; '.join(self.words)}"
+
+
+class _Choices:
+    """Random choices that are written down, so that building again makes the same ones."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.words: list[str] = []
+
+    def pick(self, what: str, options: dict, usual: str | None = None, odds: float = 0.75):
+        """One of the named options; the usual one more often than the others together."""
+        names = list(options)
+        name = names[int(self.rng.integers(len(names)))]
+        if usual is not None and self.rng.random() < odds:
+            name = usual
+        self.words.append(f"{what} {name}")
+        return options[name]
+
+
+def _axes(choices: _Choices, what: str, rank: int) -> list[int]:
+    """Usually the last, else some of all."""
+    axes = [rank - 1]
+    if choices.rng.random() < 0.5:
+        count = int(choices.rng.integers(1, rank))
+        axes = sorted(int(a) for a in choices.rng.choice(rank, count, replace=False))
+    signed = [a - rank if choices.rng.random() < 0.3 else a for a in axes]
+    choices.words.append(f"{what} {signed}")
+    return signed
+
+
+def _parameter_shape(choices: _Choices, shape, axes) -> tuple[int, ...]:
+    """Usually that of the normalized axes, else anything that broadcasts."""
+    kept = {a % len(shape) for a in axes}
+    if choices.rng.random() < 0.4:
+        kept = {i for i in range(len(shape)) if choices.rng.random() < 0.4}
+    full = tuple(size if i in kept else 1 for i, size in enumerate(shape))
+    first = min(kept, default=len(shape) - 1)
+    return full[first:] if choices.rng.random() < 0.7 else full
+
+
+def _mean(x, axes):
+    return tf.reduce_mean(x, axes, keepdims=True)
+
+
+_OTHER: dict[str, Callable] = {
+    "x": lambda x, z: x,
+    "z": lambda x, z: z,
+    "relu(x)": lambda x, z: tf.nn.relu(x),
+    "reversed x": lambda x, z: tf.reverse(x, [-1]),
+    "x without fraction": lambda x, z: tf.round(x),
+    "rolled x": lambda x, z: tf.roll(x, 1, 0),
+    "-x": lambda x, z: -x,
+    "2 x": lambda x, z: 2 * x,
+    "x + 1": lambda x, z: x + 1,
+    "batch mean": lambda x, z: x - tf.reduce_mean(x, 0, keepdims=True),
+}
+
+_ROOTS: dict[str, Callable] = {
+    "* rsqrt": lambda d, v: d * tf.math.rsqrt(v),
+    "/ sqrt": lambda d, v: d / tf.sqrt(v),
+    "* reciprocal(sqrt)": lambda d, v: d * tf.math.reciprocal(tf.sqrt(v)),
+    "* pow(-0.5)": lambda d, v: d * tf.pow(v, tf.constant(-0.5, v.dtype)),
+    "/ v": lambda d, v: d / v,
+    "* sqrt": lambda d, v: d * tf.sqrt(v),
+    "/ (sqrt + 0.1)": lambda d, v: d / (tf.sqrt(v) + tf.constant(0.1, v.dtype)),
+    "* min(rsqrt, 2)": lambda d, v: d * tf.minimum(tf.math.rsqrt(v), tf.constant(2.0, v.dtype)),
+    "* rsqrt of the first": lambda d, v: d * tf.math.rsqrt(v[:1]),
+    "* rsqrt(2 v)": lambda d, v: d * tf.math.rsqrt(2 * v),
+}
+
+
+def _square_mean(axes):
+    return lambda d, x, m: _mean(tf.square(d), axes)
+
+
+def _variances(axes) -> dict[str, Callable]:
+    return {
+        "mean((x - m)^2)": _square_mean(axes),
+        "mean(squared_difference)": lambda d, x, m: _mean(tf.math.squared_difference(x, m), axes),
+        "mean(d d)": lambda d, x, m: _mean(d * d, axes),
+        "mean(x^2) - m^2": lambda d, x, m: _mean(tf.square(x), axes) - tf.square(m),
+        "mean(x^2)": lambda d, x, m: _mean(tf.square(x), axes),
+        "sum(d^2)": lambda d, x, m: tf.reduce_sum(tf.square(d), axes, keepdims=True),
+        "sum(d^2) / 3": lambda d, x, m: tf.reduce_sum(tf.square(d), axes, keepdims=True) / 3,
+        "max(d^2)": lambda d, x, m: tf.reduce_max(tf.square(d), axes, keepdims=True),
+        "mean(|d|)": lambda d, x, m: _mean(tf.abs(d), axes),
+        "mean(d^2) of the batch": lambda d, x, m: _mean(_mean(tf.square(d), axes), 0),
+        "mean(x d)": lambda d, x, m: _mean(x * d, axes),
+    }
+
+
+_EPSILONS: dict[str, Callable] = {
+    "+ 1e-3": lambda v, x: v + tf.constant(1e-3, v.dtype),
+    "+ 0.3": lambda v, x: v + tf.constant(0.3, v.dtype),
+    "+ |x0|": lambda v, x: v + tf.abs(x[:1]) + tf.constant(0.1, v.dtype),
+    "max 0.5": lambda v, x: tf.maximum(v, tf.constant(0.5, v.dtype)),
+    "+ per channel": lambda v, x: v
+    + tf.reshape(tf.linspace(tf.constant(0.1, v.dtype), tf.constant(0.5, v.dtype), x.shape[-1]),
+                 [x.shape[-1]]),
+}  # fmt: skip
+
+_SCALES: dict[str, Callable] = {
+    "* g": lambda y, g: y * g,
+    "g *": lambda y, g: g * y,
+    "* (1 + g)": lambda y, g: y * (1 + g),
+    "/ g": lambda y, g: y / g,
+    "none": lambda y, g: y,
+    "* g^2": lambda y, g: y * tf.square(g),
+}
+
+_OFFSETS: dict[str, Callable] = {
+    "+ b": lambda y, b: y + b,
+    "b -": lambda y, b: b - y,
+    "none": lambda y, b: y,
+}
+
+_AFTER: dict[str, Callable] = {
+    "nothing": lambda y, x, z: y,
+    "+ x": lambda y, x, z: y + x,
+    "+ z": lambda y, x, z: z + y,
+    "* z": lambda y, x, z: y * z,
+    "* 0.5": lambda y, x, z: y * 0.5,
+    "relu": lambda y, x, z: tf.nn.relu(y),
+    "+ 1": lambda y, x, z: 1 + y,
+    "- x": lambda y, x, z: y - x,
+    "transposed": lambda y, x, z: tf.transpose(y),
+    "flattened": lambda y, x, z: tf.reshape(y, [-1]),
+}
+
+_VIEWS: dict[str, Callable] = {
+    "as it is": lambda x: x,
+    "transposed": lambda x: tf.transpose(x, [0, *range(len(x.shape) - 1, 0, -1)]),
+    "with an axis of 1": lambda x: tf.expand_dims(x, -1),
+    "channels in pairs": lambda x: tf.reshape(
+        x, [-1, *(int(s) for s in x.shape[1:-1]), int(x.shape[-1]) // 2, 2]
+    ),
+    "half and back": lambda x: x + 0.0,
+}
+
+_SHAPES = ((3, 5, 8), (4, 4, 4), (6, 8), (4, 4), (2, 3, 4, 6), (2, 4, 4, 4), (2, 6, 1, 4), (3, 2))
+
+
+def graph(seed: int) -> Graph:
+    """The random graph of a seed."""
+    choices = _Choices(seed)
+    shape = _SHAPES[int(choices.rng.integers(len(_SHAPES)))]
+    inputs = tuple(choices.rng.normal(size=shape).astype("float32") for _ in range(2))
+    knowledge = KNOWLEDGE[int(choices.rng.choice(4, p=(0.3, 0.5, 0.0, 0.2)))]
+    mode = ("infer", "frozen", "train")[int(choices.rng.choice(3, p=(0.6, 0.25, 0.15)))]
+
+    view = choices.pick("x", _VIEWS, "as it is", 0.7)
+    viewed = tuple(int(s) for s in view(tf.zeros(shape)).shape)
+    rank = len(viewed)
+    mean_axes = _axes(choices, "mean over", rank)
+    variance_axes = mean_axes
+    if choices.rng.random() < 0.15:
+        variance_axes = _axes(choices, "variance over", rank)
+    of_mean = choices.pick("mean of", _OTHER, "x", 0.9)
+    of_variance = choices.pick("variance of", _OTHER, "x", 0.9)
+    of_numerator = choices.pick("on top", _OTHER, "x", 0.9)
+    centered = choices.rng.random() < 0.7
+    choices.words.append("centered" if centered else "not centered")
+    kinds = _variances(variance_axes)
+    usual = ("mean((x - m)^2)", "mean(x^2)")[0 if centered else 1]
+    take = choices.pick("variance", kinds, usual, 0.55)
+    epsilon = choices.pick("epsilon", _EPSILONS, "+ 1e-3", 0.8)
+    invert = choices.pick("root", _ROOTS, "* rsqrt", 0.55)
+    gamma_shape = _parameter_shape(choices, viewed, mean_axes)
+    beta_shape = _parameter_shape(choices, viewed, mean_axes)
+    choices.words.append(f"gamma {gamma_shape}, beta {beta_shape}")
+    scale = choices.pick("scale", _SCALES, "* g", 0.5)
+    offset = choices.pick("offset", _OFFSETS, "+ b", 0.5)
+    after = choices.pick("then", _AFTER, "nothing", 0.5)
+    fetch = choices.pick("fetched too", {"nothing": (), "xhat": (0,), "mean": (1,), "var": (2,)},
+                         "nothing", 0.75)  # fmt: skip
+
+    def make(builder):
+        gamma, beta = builder.parameter("gamma", gamma_shape), builder.parameter("beta", beta_shape)
+
+        def function(x, z):
+            x, z = view(x), view(z)
+            g, b = tf.cast(gamma, x.dtype), tf.cast(beta, x.dtype)
+            m = _mean(of_mean(x, z), mean_axes)
+            source = of_variance(x, z)
+            top = of_numerator(x, z)
+            d = top - m if centered else top
+            v = take(source - m, source, m)
+            xhat = invert(d, epsilon(tf.abs(v), x) if take in _SIGNED else epsilon(v, x))
+            y = after(offset(scale(xhat, g), b), x, z)
+            return (y, *((xhat, m, v)[i] for i in fetch))
+
+        return function
+
+    signed = {name: kinds[name] for name in ("mean(x^2) - m^2", "mean(x d)")}
+    _SIGNED = () if of_mean is of_variance is _OTHER["x"] else tuple(signed.values())  # noqa: N806
+    line = Line("fuzz", make, {}, (Input(shape), Input(shape)))
+    if knowledge == RANK and mode == "train":
+        mode = "infer"
+    return Graph(seed, tuple(choices.words), line, knowledge, mode, inputs)

@@ -1,0 +1,67 @@
+"""Random graphs keep their values, whatever is fused in them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nv_norms_rewriter
+
+from .fuzz import graph
+from .values import max_error
+
+DEFAULT, LONG = 150, 3000
+
+# Graphs that were once fused wrongly (an instance or group norm that leaves the mean in).
+ONCE_WRONG = (2428, 2835, 2958)
+
+
+def fused_and_errors(seed: int) -> tuple[int, list[str]]:
+    """How many norms were fused in the graph of a seed, and what is wrong with its values."""
+    random = graph(seed)
+    with nv_norms_rewriter.disabled():
+        try:
+            stock = random.run()
+        except Exception:  # noqa: BLE001 (shapes that do not broadcast: not a graph)
+            return 0, []
+        exact = random.exact()
+    nv_norms_rewriter.clear_report()
+    fused = random.run()
+    report = nv_norms_rewriter.report()
+    count = sum(record.fused for record in report)
+    problems = []
+    for number, (got, same, want) in enumerate(zip(fused, stock, exact, strict=True)):
+        if not np.all(np.isfinite(want)):
+            continue
+        allowed = 4 * max_error(same, want) + 1e-5 * max(1.0, np.abs(want).max())
+        error = max_error(got, want)
+        if error > allowed:
+            problems.append(
+                f"{random}\noutput {number}: error {error}, allowed {allowed}\n{report}"
+            )
+    return count, problems
+
+
+def check(seeds: range) -> None:
+    counts, problems = [], []
+    for seed in seeds:
+        count, wrong = fused_and_errors(seed)
+        counts.append(count)
+        problems += wrong
+    assert not problems, f"{len(problems)} wrong\n" + "\n\n".join(problems[:5])
+    assert np.mean(np.asarray(counts) > 0) > 0.15, "the graphs hardly hold a norm any more"
+
+
+def test_random_graphs_keep_their_values() -> None:
+    check(range(DEFAULT))
+
+
+@pytest.mark.parametrize("seed", ONCE_WRONG)
+def test_graph_that_was_once_fused_wrongly_keeps_its_values(seed: int) -> None:
+    _, problems = fused_and_errors(seed)
+    assert not problems, problems[0]
+
+
+@pytest.mark.slow
+def test_many_random_graphs_keep_their_values() -> None:
+    check(range(DEFAULT, DEFAULT + LONG))
