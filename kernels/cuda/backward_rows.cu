@@ -39,8 +39,20 @@ struct Arguments {
   int tile_cols;
 };
 
+// The types of a kernel's tensors: known when it was compiled, or any.
+template <typename A>
+struct AnyTypes {
+  using X = Any<A>;
+  using P = Any<A>;
+};
+template <typename T>
+struct FixedTypes {
+  using X = Fixed<T>;  // x, dy and dx
+  using P = Fixed<float>;
+};
+
 // x - mean and dy of one row, in a thread's registers.
-template <typename A, int VEC, int ITEMS>
+template <typename A, int VEC, int ITEMS, typename Types = AnyTypes<A>>
 struct Row {
   A e[ITEMS][VEC];
   A dy[ITEMS][VEC];
@@ -49,10 +61,12 @@ struct Row {
                                        int rank, A mean) {
     Bits<A, VEC> x_bits[ITEMS];
     Bits<A, VEC> dy_bits[ITEMS];
-    LoadRow<A, VEC, ITEMS>(args.x, args.buffers.x, base, cols, threads, rank, x_bits);
-    LoadRow<A, VEC, ITEMS>(args.dy, args.buffers.dy, base, cols, threads, rank, dy_bits);
-    ConvertRow<A, VEC, ITEMS>(args.x, x_bits, cols, threads, rank, mean, e);
-    ConvertRow<A, VEC, ITEMS>(args.dy, dy_bits, cols, threads, rank, A(0), dy);
+    LoadRow<A, VEC, ITEMS, typename Types::X>(args.x, args.buffers.x, base, cols, threads, rank,
+                                              x_bits);
+    LoadRow<A, VEC, ITEMS, typename Types::X>(args.dy, args.buffers.dy, base, cols, threads, rank,
+                                              dy_bits);
+    ConvertRow<A, VEC, ITEMS, typename Types::X>(args.x, x_bits, cols, threads, rank, mean, e);
+    ConvertRow<A, VEC, ITEMS, typename Types::X>(args.dy, dy_bits, cols, threads, rank, A(0), dy);
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
 #pragma unroll
@@ -61,14 +75,15 @@ struct Row {
   }
 };
 
-template <typename A, int VEC, int ITEMS>
+template <typename A, int VEC, int ITEMS, typename Types = AnyTypes<A>>
 __device__ __forceinline__ void LoadGamma(const Arguments& args, int64_t row, int64_t column,
                                           int cols, int threads, int rank, A (&gamma)[ITEMS][VEC]) {
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     const int c = ColumnOf<VEC>(i, threads, rank);
     if (c < cols) {
-      LoadParams<A, VEC>(args.params, args.param, args.buffers.gamma, row, column + c, 1, gamma[i]);
+      LoadParams<A, VEC, typename Types::P>(args.params, args.param, args.buffers.gamma, row,
+                                            column + c, 1, gamma[i]);
     } else {
 #pragma unroll
       for (int v = 0; v < VEC; ++v) gamma[i][v] = 0;
@@ -77,9 +92,9 @@ __device__ __forceinline__ void LoadGamma(const Arguments& args, int64_t row, in
 }
 
 // Sums of e, w and w * e.
-template <typename A, int VEC, int ITEMS>
-__device__ __forceinline__ void AddSums(const Row<A, VEC, ITEMS>& row, const A (&gamma)[ITEMS][VEC],
-                                        A (&sums)[3]) {
+template <typename A, int VEC, int ITEMS, typename Types>
+__device__ __forceinline__ void AddSums(const Row<A, VEC, ITEMS, Types>& row,
+                                        const A (&gamma)[ITEMS][VEC], A (&sums)[3]) {
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
 #pragma unroll
@@ -92,7 +107,7 @@ __device__ __forceinline__ void AddSums(const Row<A, VEC, ITEMS>& row, const A (
   }
 }
 
-template <typename A, int VEC, int ITEMS, bool kWarp>
+template <typename A, int VEC, int ITEMS, bool kWarp, typename Types = AnyTypes<A>>
 __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
     RowsKernel(const __grid_constant__ Arguments args) {
   __shared__ BlockStorage<3, A> storage[2];
@@ -108,7 +123,7 @@ __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
 
   A gamma[ITEMS][VEC];
   if (args.params.by_column) {
-    LoadGamma<A, VEC, ITEMS>(args, 0, 0, args.cols, threads, rank, gamma);
+    LoadGamma<A, VEC, ITEMS, Types>(args, 0, 0, args.cols, threads, rank, gamma);
   }
   A dgamma[ITEMS][VEC] = {};
   A dbeta[ITEMS][VEC] = {};
@@ -121,10 +136,10 @@ __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
     const int64_t base = row * args.cols;
     const A mean = cols > 0 ? StoredMean<A>(args.buffers, args.stat, row) : A(0);
     const A rstd = cols > 0 ? LoadOne<A>(args.stat, args.buffers.rstd, row) : A(0);
-    Row<A, VEC, ITEMS> data;
+    Row<A, VEC, ITEMS, Types> data;
     data.Load(args, base, cols, threads, rank, mean);
     if (!args.params.by_column && cols > 0) {
-      LoadGamma<A, VEC, ITEMS>(args, row, 0, cols, threads, rank, gamma);
+      LoadGamma<A, VEC, ITEMS, Types>(args, row, 0, cols, threads, rank, gamma);
     }
     A sums[3] = {0, 0, 0};
     AddSums(data, gamma, sums);
@@ -151,7 +166,7 @@ __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
             dx[v] = t.rstd *
                     (data.dy[i][v] * gamma[i][v] - t.w_mean - (data.e[i][v] - t.low) * t.slope);
           }
-          StoreVector<A, VEC>(args.dx, args.buffers.dx, base + c, dx);
+          StoreVector<A, VEC, typename Types::X>(args.dx, args.buffers.dx, base + c, dx);
         }
       }
     }
@@ -323,6 +338,19 @@ auto KernelFor(int elements) -> void (*)(Arguments) {
   return RowsKernel<A, VEC, kMostItems<A> / VEC, kWarp>;
 }
 
+// For parts of warps and the usual types: x, dy and dx alike, gamma float32.
+template <typename T, int VEC>
+auto FixedKernelFor(int elements) -> void (*)(Arguments) {
+  if (elements == 4) return RowsKernel<float, VEC, 4 / VEC, true, FixedTypes<T>>;
+  if (elements == 8) return RowsKernel<float, VEC, 8 / VEC, true, FixedTypes<T>>;
+  return RowsKernel<float, VEC, 16 / VEC, true, FixedTypes<T>>;
+}
+
+template <typename T>
+auto FixedKernelFor(int vector, int elements) -> void (*)(Arguments) {
+  return vector == 4 ? FixedKernelFor<T, 4>(elements) : FixedKernelFor<T, 1>(elements);
+}
+
 template <typename A>
 auto KernelFor(int vector, int elements, bool warp) -> void (*)(Arguments) {
   if (vector == 4) return warp ? KernelFor<A, 4, true>(elements) : KernelFor<A, 4, false>(elements);
@@ -424,10 +452,26 @@ Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, void* 
     }
   } else {
     const bool warp = plan.tile.threads <= 32;
-    NV_NORMS_RETURN_IF_ERROR(
-        LaunchKernel("normalization gradient of rows", KernelFor<A>(vector, plan.tile.items, warp),
-                     static_cast<unsigned>(plan.partials * plan.tile.blocks),
-                     warp ? kWarpThreads : plan.tile.threads, 0, plan.tile.blocks, stream, args));
+    int64_t staged = 0;
+    if (!warp) {
+      NV_NORMS_RETURN_IF_ERROR(
+          LaunchBackwardRowsStaged(plan, buffers, static_cast<float*>(args.dgamma),
+                                   static_cast<float*>(args.dbeta), stream, &staged));
+    }
+    if (staged == 0) {
+      auto kernel = KernelFor<A>(vector, plan.tile.items, warp);
+      const DType x = problem.x;
+      if (warp && sizeof(A) == 4 && problem.dy == x && problem.dx == x &&
+          problem.param == DType::kFloat) {
+        kernel = x == DType::kFloat  ? FixedKernelFor<float>(vector, plan.tile.items)
+                 : x == DType::kHalf ? FixedKernelFor<__half>(vector, plan.tile.items)
+                                     : FixedKernelFor<__nv_bfloat16>(vector, plan.tile.items);
+      }
+      NV_NORMS_RETURN_IF_ERROR(LaunchKernel("normalization gradient of rows", kernel,
+                                            static_cast<unsigned>(plan.partials * plan.tile.blocks),
+                                            warp ? kWarpThreads : plan.tile.threads, 0,
+                                            plan.tile.blocks, stream, args));
+    }
   }
   if (fused) return LaunchFinish<A>(plan, buffers, args.dgamma, args.dbeta, stream);
   return LaunchParamGradients(plan, buffers, args.terms, stream);

@@ -33,7 +33,21 @@ struct Arguments {
   int tile_cols;
 };
 
-template <typename A, int VEC, int ITEMS, bool kWarp>
+// The types of a kernel's tensors: known when it was compiled, or any.
+template <typename A>
+struct AnyTypes {
+  using X = Any<A>;
+  using P = Any<A>;
+  using Y = Any<A>;
+};
+template <typename T>
+struct FixedTypes {
+  using X = Fixed<T>;
+  using P = Fixed<float>;
+  using Y = Fixed<T>;
+};
+
+template <typename A, int VEC, int ITEMS, bool kWarp, typename Types = AnyTypes<A>>
 __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
     RowsKernel(const __grid_constant__ Arguments args) {
   __shared__ BlockStorage<1, A> first_storage;
@@ -67,10 +81,12 @@ __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
   const bool center = args.formula != Formula::kRms;  // the statistics, at least
 
   Bits<A, VEC> bits[ITEMS];
-  LoadRow<A, VEC, ITEMS>(args.x, args.buffers.x, base, cols, threads, rank, bits);
-  const A first = center && cols > 0 ? LoadOne<A>(args.x, args.buffers.x, base) : A(0);
+  LoadRow<A, VEC, ITEMS, typename Types::X>(args.x, args.buffers.x, base, cols, threads, rank,
+                                            bits);
+  const A first =
+      center && cols > 0 ? LoadOne<A, typename Types::X>(args.x, args.buffers.x, base) : A(0);
   A values[ITEMS][VEC];
-  ConvertRow<A, VEC, ITEMS>(args.x, bits, cols, threads, rank, first, values);
+  ConvertRow<A, VEC, ITEMS, typename Types::X>(args.x, bits, cols, threads, rank, first, values);
 
   const A count = static_cast<A>(cols);
   A shift = 0;
@@ -138,14 +154,16 @@ __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
     if (c < cols) {
       A gamma[VEC];
       A beta[VEC];
-      LoadParams<A, VEC>(args.params, args.param, args.buffers.gamma, row, c, 1, gamma);
-      LoadParams<A, VEC>(args.params, args.param, args.buffers.beta, row, c, 0, beta);
+      LoadParams<A, VEC, typename Types::P>(args.params, args.param, args.buffers.gamma, row, c, 1,
+                                            gamma);
+      LoadParams<A, VEC, typename Types::P>(args.params, args.param, args.buffers.beta, row, c, 0,
+                                            beta);
       A y[VEC];
 #pragma unroll
       for (int v = 0; v < VEC; ++v) {
         y[v] = ((values[i][v] - shift) - low) * rstd * gamma[v] + beta[v];
       }
-      StoreVector<A, VEC>(args.y, args.buffers.y, base + c, y);
+      StoreVector<A, VEC, typename Types::Y>(args.y, args.buffers.y, base + c, y);
     }
   }
 }
@@ -202,24 +220,35 @@ auto BlockKernelFor(int elements) -> void (*)(Arguments) {
   return RowsKernel<A, VEC, kBlockItems<A> / VEC, false>;
 }
 
-template <typename A, int VEC>
+template <typename A, int VEC, typename Types>
 auto WarpKernelFor(int elements) -> void (*)(Arguments) {
+  if (elements <= VEC) return RowsKernel<A, VEC, 1, true, Types>;
   switch (elements) {
     case 4:
-      return RowsKernel<A, VEC, 4 / VEC, true>;
+      return RowsKernel < A, VEC, VEC < 4 ? 4 / VEC : 1, true, Types > ;
     case 8:
-      return RowsKernel<A, VEC, 8 / VEC, true>;
+      return RowsKernel<A, VEC, 8 / VEC, true, Types>;
     case 16:
-      return RowsKernel<A, VEC, 16 / VEC, true>;
+      return RowsKernel<A, VEC, 16 / VEC, true, Types>;
     default:
-      return RowsKernel<A, VEC, 32 / VEC, true>;
+      return RowsKernel<A, VEC, 32 / VEC, true, Types>;
   }
 }
 
 template <typename A>
 auto KernelFor(int vector, int elements, bool warp) -> void (*)(Arguments) {
-  if (vector == 4) return warp ? WarpKernelFor<A, 4>(elements) : BlockKernelFor<A, 4>(elements);
-  return warp ? WarpKernelFor<A, 1>(elements) : BlockKernelFor<A, 1>(elements);
+  if (vector == 4) {
+    return warp ? WarpKernelFor<A, 4, AnyTypes<A>>(elements) : BlockKernelFor<A, 4>(elements);
+  }
+  return warp ? WarpKernelFor<A, 1, AnyTypes<A>>(elements) : BlockKernelFor<A, 1>(elements);
+}
+
+// For parts of warps and the usual types: x and y alike, parameters float32.
+template <typename T>
+auto FixedKernelFor(int vector, int elements) -> void (*)(Arguments) {
+  if (vector == 8) return WarpKernelFor<float, 16 / sizeof(T), FixedTypes<T>>(elements);
+  if (vector == 4) return WarpKernelFor<float, 4, FixedTypes<T>>(elements);
+  return WarpKernelFor<float, 1, FixedTypes<T>>(elements);
 }
 
 Arguments ArgumentsOf(const ForwardPlan& plan, const ForwardBuffers& buffers) {
@@ -240,15 +269,18 @@ Arguments ArgumentsOf(const ForwardPlan& plan, const ForwardBuffers& buffers) {
   return args;
 }
 
-// Vectors of 4 where every row and the parameters are aligned for them.
-int VectorFor(const ForwardPlan& plan, const ForwardBuffers& buffers) {
+// Whether every row and the parameters are aligned for vectors of so many numbers.
+bool Fits(const ForwardPlan& plan, const ForwardBuffers& buffers, int vector) {
   const ForwardProblem& problem = plan.problem;
   const bool by_column = RowParams::Of(problem.geometry.rows).by_column;
-  const bool fits = problem.geometry.rows.cols % 4 == 0 && VectorAligned(buffers.x, problem.x, 4) &&
-                    VectorAligned(buffers.y, problem.y, 4) &&
-                    (!by_column || (VectorAligned(buffers.gamma, problem.param, 4) &&
-                                    VectorAligned(buffers.beta, problem.param, 4)));
-  return fits ? 4 : 1;
+  return problem.geometry.rows.cols % vector == 0 && VectorAligned(buffers.x, problem.x, vector) &&
+         VectorAligned(buffers.y, problem.y, vector) &&
+         (!by_column || (VectorAligned(buffers.gamma, problem.param, vector) &&
+                         VectorAligned(buffers.beta, problem.param, vector)));
+}
+
+int VectorFor(const ForwardPlan& plan, const ForwardBuffers& buffers) {
+  return Fits(plan, buffers, 4) ? 4 : 1;
 }
 
 int64_t TilesOf(const ForwardPlan& plan) {
@@ -358,9 +390,16 @@ Status LaunchForwardRows(const ForwardPlan& plan, const ForwardBuffers& buffers,
     const Status status = LaunchForwardRowsStaged(plan, buffers, stream, &launched);
     if (launched || !status.ok()) return status;
   }
-  const int vector = VectorFor(plan, buffers);
-  const auto kernel = in_double ? KernelFor<double>(vector, plan.tile.items, warp)
-                                : KernelFor<float>(vector, plan.tile.items, warp);
+  int vector = VectorFor(plan, buffers);
+  auto kernel = in_double ? KernelFor<double>(vector, plan.tile.items, warp)
+                          : KernelFor<float>(vector, plan.tile.items, warp);
+  const DType x = plan.problem.x;
+  if (warp && x == plan.problem.y && plan.problem.param == DType::kFloat && x != DType::kDouble) {
+    if (x != DType::kFloat && plan.tile.items >= 8 && Fits(plan, buffers, 8)) vector = 8;
+    kernel = x == DType::kFloat  ? FixedKernelFor<float>(vector, plan.tile.items)
+             : x == DType::kHalf ? FixedKernelFor<__half>(vector, plan.tile.items)
+                                 : FixedKernelFor<__nv_bfloat16>(vector, plan.tile.items);
+  }
   const int64_t blocks =
       warp ? CeilDiv(args.rows, kWarpThreads / plan.tile.threads) : args.rows * plan.tile.blocks;
   return LaunchKernel("normalization of rows", kernel, static_cast<unsigned>(blocks),

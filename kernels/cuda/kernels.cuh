@@ -36,6 +36,13 @@ void PlanBackwardRows(BackwardPlan* plan);
 Status LaunchBackwardRows(const BackwardPlan& plan, const BackwardBuffers& buffers, void* workspace,
                           void* stream);
 
+// Rows in shared memory, dgamma and dbeta as plan.partials partial sums where not null. *partials:
+// how many there are, 0 where types and alignment did not allow it and nothing was launched.
+Status LaunchBackwardRowsStaged(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                                float* dgamma, float* dbeta, void* stream, int64_t* partials);
+constexpr int kStagedThreads = 512;
+constexpr int kStagedColumns = 16;  // whose sums a thread of the staged gradient keeps
+
 void PlanForwardColumns(ForwardPlan* plan);
 Status LaunchForwardColumns(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,
                             void* stream);

@@ -83,10 +83,26 @@ struct Typed<double> {
   }
 };
 
+// How a kernel finds out a tensor's type: known when it was compiled, or any that fits A.
+template <typename T>
+struct Fixed {
+  template <typename F>
+  __device__ __forceinline__ static void Call(DType, const F& f) {
+    f(static_cast<T*>(nullptr));
+  }
+};
 template <typename A>
+struct Any {
+  template <typename F>
+  __device__ __forceinline__ static void Call(DType type, const F& f) {
+    Typed<A>::Call(type, f);
+  }
+};
+
+template <typename A, typename How = Any<A>>
 __device__ __forceinline__ A LoadOne(DType type, const void* from, int64_t index) {
   A value = 0;
-  Typed<A>::Call(type, [&](auto* tag) {
+  How::Call(type, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     value = To<A>::Of(static_cast<const T*>(from)[index]);
   });
@@ -150,10 +166,10 @@ __device__ __forceinline__ void ConvertBits(const Bits<A, VEC>& bits, A (&to)[VE
   for (int v = 0; v < VEC; ++v) to[v] = To<A>::Of(from[v]);
 }
 
-template <typename A, int VEC>
+template <typename A, int VEC, typename How = Any<A>>
 __device__ __forceinline__ void LoadVector(DType type, const void* from, int64_t index,
                                            A (&to)[VEC]) {
-  Typed<A>::Call(type, [&](auto* tag) {
+  How::Call(type, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     Bits<A, VEC> bits;
     LoadBits(static_cast<const T*>(from) + index, &bits);
@@ -161,10 +177,10 @@ __device__ __forceinline__ void LoadVector(DType type, const void* from, int64_t
   });
 }
 
-template <typename A, int VEC>
+template <typename A, int VEC, typename How = Any<A>>
 __device__ __forceinline__ void StoreVector(DType type, void* to, int64_t index,
                                             const A (&from)[VEC]) {
-  Typed<A>::Call(type, [&](auto* tag) {
+  How::Call(type, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     constexpr int kBytes = VEC * sizeof(T);
     constexpr int kStep = kBytes < 16 ? kBytes : 16;

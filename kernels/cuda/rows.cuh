@@ -28,14 +28,14 @@ struct RowParams {
 };
 
 // `VEC` consecutive parameters' worth of a row, from column c. Absent parameters are 1 or 0.
-template <typename A, int VEC>
+template <typename A, int VEC, typename How = Any<A>>
 __device__ __forceinline__ void LoadParams(const RowParams& params, DType type, const void* from,
                                            int64_t row, int64_t c, A absent, A (&to)[VEC]) {
   if (from == nullptr) {
 #pragma unroll
     for (int v = 0; v < VEC; ++v) to[v] = absent;
   } else if (params.by_column) {
-    LoadVector<A, VEC>(type, from, c, to);
+    LoadVector<A, VEC, How>(type, from, c, to);
   } else {
     const int64_t base = row % params.modulus * params.row_stride;
     const uint32_t divisor =
@@ -43,13 +43,13 @@ __device__ __forceinline__ void LoadParams(const RowParams& params, DType type, 
     const uint32_t column = static_cast<uint32_t>(c);
     uint32_t run = column / divisor;
     uint32_t next = (run + 1) * divisor;  // may wrap around only where no column reaches it
-    A value = LoadOne<A>(type, from, base + run);
+    A value = LoadOne<A, How>(type, from, base + run);
 #pragma unroll
     for (int v = 0; v < VEC; ++v) {
       if (column + v == next && v > 0) {
         ++run;
         next += divisor;
-        value = LoadOne<A>(type, from, base + run);
+        value = LoadOne<A, How>(type, from, base + run);
       }
       to[v] = value;
     }
@@ -64,10 +64,10 @@ __device__ __forceinline__ int ColumnOf(int i, int threads, int rank) {
 }
 
 // This thread's items of a row of `cols` columns that starts at element `base`.
-template <typename A, int VEC, int ITEMS>
+template <typename A, int VEC, int ITEMS, typename How = Any<A>>
 __device__ __forceinline__ void LoadRow(DType type, const void* from, int64_t base, int cols,
                                         int threads, int rank, Bits<A, VEC> (&to)[ITEMS]) {
-  Typed<A>::Call(type, [&](auto* tag) {
+  How::Call(type, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     const T* row = static_cast<const T*>(from) + base;
 #pragma unroll
@@ -79,10 +79,10 @@ __device__ __forceinline__ void LoadRow(DType type, const void* from, int64_t ba
 }
 
 // The loaded items as A; `absent` beyond the row's end.
-template <typename A, int VEC, int ITEMS>
+template <typename A, int VEC, int ITEMS, typename How = Any<A>>
 __device__ __forceinline__ void ConvertRow(DType type, const Bits<A, VEC> (&from)[ITEMS], int cols,
                                            int threads, int rank, A absent, A (&to)[ITEMS][VEC]) {
-  Typed<A>::Call(type, [&](auto* tag) {
+  How::Call(type, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {

@@ -33,22 +33,6 @@ __device__ __forceinline__ void WaitForCopies() {
 #endif
 }
 
-// A type known when compiling, or any that fits A.
-template <typename T>
-struct Fixed {
-  template <typename F>
-  __device__ __forceinline__ static void Call(DType, const F& f) {
-    f(static_cast<T*>(nullptr));
-  }
-};
-template <typename A>
-struct Any {
-  template <typename F>
-  __device__ __forceinline__ static void Call(DType type, const F& f) {
-    Typed<A>::Call(type, f);
-  }
-};
-
 // The numbers in 16 bytes of T.
 template <typename T>
 constexpr int kVectorOf = 16 / sizeof(T);
