@@ -89,6 +89,7 @@ class Line:
     expect_by: Mapping[str, Mapping[str, int]] | None = None  # by policy, knowledge or mode
     why: str = ""  # what is wrong with a near miss
     stock_is_wrong: str = ""  # pattern on policy/knowledge/mode where TensorFlow itself errs
+    tensorflow_fuses: str = ""  # likewise: where its own fused op may stand instead of ours
     needs: str = ""  # a module without which the line is skipped
 
 
@@ -121,8 +122,16 @@ class Case:
     @property
     def stock_is_wrong(self) -> bool:
         """TensorFlow's own remapper breaks the graph, silently or not."""
+        return self._matches(self.line.stock_is_wrong)
+
+    @property
+    def tensorflow_fuses(self) -> bool:
+        """TensorFlow's own remapper makes one op of it, which works (on the CPU)."""
+        return self._matches(self.line.tensorflow_fuses)
+
+    def _matches(self, pattern: str) -> bool:
         point = f"{self.policy}/{self.knowledge}/{self.mode}"
-        return bool(self.line.stock_is_wrong and re.search(self.line.stock_is_wrong, point))
+        return bool(pattern and re.search(pattern, point))
 
     @property
     def must_fuse(self) -> bool:

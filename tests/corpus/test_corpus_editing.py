@@ -8,6 +8,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 import nv_norms_rewriter
+from oracle import instance_norm
 from oracle import layer_norm as textbook
 
 from .builder import Builder
@@ -314,3 +315,46 @@ def test_nodes_in_any_order_are_understood():
     x = values()
     (got,) = run(after, ["out:0"], {"x:0": x})
     assert max_error(got, expected(x).y) < 1e-5
+
+
+def onednn_node(op, x, gamma, beta, **attributes):
+    """A node of an op that TensorFlow's own remapper makes, and that has a kernel on CPUs only."""
+    graph = tf.compat.v1.get_default_graph()
+    attr = {
+        "T": tf.compat.v1.AttrValue(type=tf.float32.as_datatype_enum),
+        "epsilon": tf.compat.v1.AttrValue(f=EPSILON),
+    } | attributes
+    operation = graph.create_op(op, [x, gamma, beta], [tf.float32], attrs=attr, name="norm")
+    return operation.outputs[0]
+
+
+@pytest.mark.parametrize("op", ["_MklLayerNorm", "_MklFusedInstanceNorm"])
+def test_op_of_the_cpu_on_a_gpu_node_becomes_ours(op):
+    """TensorFlow's remapper puts them on GPU nodes too, where running them fails."""
+
+    def make():
+        with tf.device(CPU.replace("CPU", "GPU")):
+            x = placeholder(shape=(3, 5, 4, 8))
+            attributes = {}
+            if op == "_MklFusedInstanceNorm":
+                axes = tf.compat.v1.AttrValue(list=tf.compat.v1.AttrValue.ListValue(i=[1, 2]))
+                attributes["reduction_axes"] = axes
+            else:
+                x = x[:, 0]
+            gamma, beta = (tf.constant(value) for value in parameters(8, 0))
+            tf.identity(onednn_node(op, x, gamma, beta, **attributes), "out")
+
+    after, records = rewrite(graph_of(make), "out")
+    assert fused_count(records) == 1
+    assert op not in {node.op for node in after.node}
+    for node in after.node:
+        node.device = ""  # there may be no GPU here
+    x = values((3, 5, 4, 8))
+    (got,) = run(after, ["out:0"], {"x:0": x})
+    gamma, beta = parameters(8, 0)
+    want = (
+        textbook(x[:, 0], gamma, beta, -1, EPSILON).y
+        if op == "_MklLayerNorm"
+        else instance_norm(x, gamma, beta, -1, EPSILON).y
+    )
+    assert max_error(got, want) < 1e-5
