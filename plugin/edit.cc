@@ -1,15 +1,11 @@
 #include "plugin/edit.h"
 
 #include <algorithm>
-#include <deque>
-#include <set>
 
+#include "plugin/edit_steps.h"
 #include "plugin/graph/constants.h"
-#include "plugin/recognizer/ops.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/node_def.pb.h"
-#include "tensorflow/core/framework/tensor.pb.h"
-#include "tensorflow/core/framework/tensor_shape.pb.h"
 
 namespace nv_norms {
 namespace {
@@ -34,54 +30,6 @@ TensorId BehindViews(const GraphView& view, TensorId tensor) {
                         view.GetType(node, "DstT") == tensorflow::DT_FLOAT;
     if (!widens && !IsView(view.op(node))) return tensor;
     tensor = view.inputs(node)[0];
-  }
-}
-
-// Attributes that say where and how a node runs, not what it computes.
-void CopyPlacement(const NodeDef& from, NodeDef* to) {
-  to->set_device(from.device());
-  for (const auto& [name, value] : from.attr()) {
-    if (!name.empty() && name[0] == '_' && name != "_output_shapes" &&
-        name.rfind("_grappler", 0) != 0) {
-      (*to->mutable_attr())[name] = value;
-    }
-  }
-}
-
-void SetType(NodeDef* def, const char* attr, DataType type) {
-  (*def->mutable_attr())[attr].set_type(type);
-}
-
-// Removes nodes of `start` and behind it that nobody reads. Whoever waited for one waits for what
-// it waited for.
-void RemoveUnread(GraphView* view, const std::vector<int>& start,
-                  const std::function<bool(int)>& keep) {
-  std::deque<int> queue(start.begin(), start.end());
-  while (!queue.empty()) {
-    const int node = queue.front();
-    queue.pop_front();
-    if (!view->alive(node) || keep(node) || !view->consumers(node).empty() ||
-        !IsPure(view->op(node))) {
-      continue;
-    }
-    std::set<int> inputs;
-    for (const TensorId& input : view->inputs(node)) inputs.insert(input.node);
-    for (int control : view->control_inputs(node)) inputs.insert(control);
-    if (!view->control_consumers(node).empty()) {
-      // A Switch has no control edge of its own branch to give; such a node stays.
-      const bool branches = std::any_of(inputs.begin(), inputs.end(), [&](int input) {
-        const std::string& op = view->op(input);
-        return op == "Switch" || op == "RefSwitch" || op == "Merge" || op == "RefMerge";
-      });
-      if (branches) continue;
-      const std::vector<int> waiting = view->control_consumers(node);
-      for (int waiter : waiting) {
-        for (int input : inputs) view->AddControlInput(waiter, input);
-      }
-      view->DropControlConsumers(node);
-    }
-    view->RemoveNode(node);
-    for (int input : inputs) queue.push_back(input);
   }
 }
 
@@ -125,55 +73,6 @@ NodeDef FusedDef(const GraphView& view, const Shapes& shapes, const ForwardMatch
   return def;
 }
 
-// Brings a parameter to the wider type where gamma's and beta's differ.
-TensorId CastTo(GraphView* view, Shapes* shapes, TensorId tensor, DataType from, DataType to,
-                const ForwardMatch& match) {
-  NodeDef def;
-  def.set_op("Cast");
-  def.set_name(view->UniqueName(view->name(match.y.node) + "/cast_parameter"));
-  def.set_device(view->def(match.y.node).device());
-  SetType(&def, "SrcT", from);
-  SetType(&def, "DstT", to);
-  (*def.mutable_attr())["Truncate"].set_b(false);
-  const TensorInfo info = shapes->Get(tensor);
-  const TensorId cast{view->AddNode(def, {tensor}, {}, match.y.node), 0};
-  shapes->Set(cast.node, {{to, info.rank_known, info.dims}});
-  return cast;
-}
-
-// Reshapes to a constant shape. The constant waits for the tensor: in a loop it has to be in the
-// loop's frame.
-TensorId ReshapeTo(GraphView* view, Shapes* shapes, TensorId tensor,
-                   const std::vector<int64_t>& shape, const ForwardMatch& match, int in_place_of) {
-  const std::string base = view->name(match.y.node);
-  const std::string& device = view->def(match.y.node).device();
-  NodeDef constant;
-  constant.set_op("Const");
-  constant.set_name(view->UniqueName(base + "/shape"));
-  constant.set_device(device);
-  SetType(&constant, "dtype", tensorflow::DT_INT32);
-  auto* value = (*constant.mutable_attr())["value"].mutable_tensor();
-  value->set_dtype(tensorflow::DT_INT32);
-  value->mutable_tensor_shape()->add_dim()->set_size(static_cast<int64_t>(shape.size()));
-  for (int64_t size : shape) value->add_int_val(static_cast<int>(size));
-  const TensorId shape_tensor{view->AddNode(constant, {}, {match.x.node}, match.y.node), 0};
-  NodeDef reshape;
-  reshape.set_op("Reshape");
-  CopyPlacement(view->def(match.y.node), &reshape);
-  const DataType type = shapes->Get(tensor).dtype;
-  SetType(&reshape, "T", type);
-  SetType(&reshape, "Tshape", tensorflow::DT_INT32);
-  int node = in_place_of;
-  if (node >= 0) {
-    view->ReplaceNode(node, reshape, {tensor, shape_tensor}, {});
-  } else {
-    reshape.set_name(view->UniqueName(base + "/reshape"));
-    node = view->AddNode(reshape, {tensor, shape_tensor}, {}, match.y.node);
-  }
-  shapes->Set(node, {{type, true, shape}});
-  return {node, 0};
-}
-
 DataType Wider(DataType a, DataType b) {
   if (a == b) return a;
   if (a == tensorflow::DT_DOUBLE || b == tensorflow::DT_DOUBLE) return tensorflow::DT_DOUBLE;
@@ -181,24 +80,6 @@ DataType Wider(DataType a, DataType b) {
 }
 
 }  // namespace
-
-bool IsPure(const std::string& op) {
-  static const auto* const kShapeOps = new std::set<std::string>{"Const",
-                                                                 "Shape",
-                                                                 "Pack",
-                                                                 "StridedSlice",
-                                                                 "GatherV2",
-                                                                 "Prod",
-                                                                 "Fill",
-                                                                 "ConcatV2",
-                                                                 "Size",
-                                                                 "BroadcastGradientArgs",
-                                                                 "DataFormatDimMap",
-                                                                 "DataFormatVecPermute",
-                                                                 "Range",
-                                                                 "FloorDiv"};
-  return ClassOf(op) != OpClass::kOpaque || kShapeOps->count(op) > 0;
-}
 
 const char* OpName(const ForwardMatch& match) {
   switch (match.problem.kind) {
@@ -235,12 +116,9 @@ int ApplyForward(GraphView* view, Shapes* shapes, const ForwardMatch& match,
   if (gamma.valid() && beta.valid()) {
     const DataType of_gamma = shapes->Get(gamma).dtype, of_beta = shapes->Get(beta).dtype;
     parameter_type = Wider(of_gamma, of_beta);
-    if (of_gamma != parameter_type) {
-      gamma = CastTo(view, shapes, gamma, of_gamma, parameter_type, match);
-    }
-    if (of_beta != parameter_type) {
-      beta = CastTo(view, shapes, beta, of_beta, parameter_type, match);
-    }
+    const int like = match.y.node;
+    if (of_gamma != parameter_type) gamma = AddCast(view, shapes, gamma, parameter_type, like);
+    if (of_beta != parameter_type) beta = AddCast(view, shapes, beta, parameter_type, like);
   } else if (gamma.valid() || beta.valid()) {
     parameter_type = shapes->Get(gamma.valid() ? gamma : beta).dtype;
   }
@@ -248,7 +126,7 @@ int ApplyForward(GraphView* view, Shapes* shapes, const ForwardMatch& match,
   const bool merged = !match.problem.merged_shape.empty();
   std::vector<TensorId> inputs = {match.x};
   if (merged) {
-    inputs[0] = ReshapeTo(view, shapes, match.x, match.problem.merged_shape, match, -1);
+    inputs[0] = AddReshape(view, shapes, match.x, match.problem.merged_shape, match.y.node, -1);
   }
   if (gamma.valid()) inputs.push_back(gamma);
   if (beta.valid()) inputs.push_back(beta);
@@ -290,26 +168,13 @@ int ApplyForward(GraphView* view, Shapes* shapes, const ForwardMatch& match,
     def.set_name(view->UniqueName(view->name(match.y.node) + "/" + OpName(match)));
     fused = view->AddNode(def, inputs, controls, match.y.node);
     shapes->Set(fused, outputs);
-    TensorId sum{fused, 0};
+    TensorId y{fused, 0};
+    const bool last = match.parts.empty();
     if (merged) {
-      sum = ReshapeTo(view, shapes, sum, match.problem.split_shape, match,
-                      match.parts.empty() ? match.y.node : -1);
+      y = AddReshape(view, shapes, y, match.problem.split_shape, match.y.node,
+                     last ? match.y.node : -1);
     }
-    for (size_t i = 0; i < match.parts.size(); ++i) {
-      const Part& part = match.parts[i];
-      NodeDef join;
-      join.set_op(match.parts_are_factors ? (part.inverted ? "RealDiv" : "Mul")
-                                          : (part.inverted ? "Sub" : "AddV2"));
-      CopyPlacement(view->def(match.y.node), &join);
-      SetType(&join, "T", y_info.dtype);
-      if (i + 1 == match.parts.size()) {
-        view->ReplaceNode(match.y.node, join, {sum, part.tensor}, {});
-      } else {
-        join.set_name(view->UniqueName(view->name(match.y.node) + "/part"));
-        sum = {view->AddNode(join, {sum, part.tensor}, {}, match.y.node), 0};
-        shapes->Set(sum.node, {{y_info.dtype, false, {}}});
-      }
-    }
+    if (!last) JoinParts(view, shapes, y, match.parts, match.parts_are_factors, match.y.node);
   }
   shapes->Set(fused, outputs);
   if (fused != match.y.node) shapes->Set(match.y.node, {y_info});

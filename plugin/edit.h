@@ -5,6 +5,7 @@
 
 #include "plugin/graph/shapes.h"
 #include "plugin/graph/view.h"
+#include "plugin/recognizer/backward.h"
 #include "plugin/recognizer/forward.h"
 
 namespace nv_norms {
@@ -14,14 +15,18 @@ const char* OpName(const ForwardMatch& match);  // "FusedLayerNorm", ...
 // Reasons not to edit that have to do with types, devices and readers, not with meaning.
 Reason CheckForward(const GraphView& view, const Shapes& shapes, const ForwardMatch& match);
 
-// Whether an op has no state and no effect, as far as we know it.
-bool IsPure(const std::string& op);
-
 // Puts the fused op in the place of y, or of the sum or product with what goes on beside it, and
 // removes what nobody reads any more. Names of kept nodes, devices, control edges stay.
 // The only place that changes a graph. Returns the fused node.
 int ApplyForward(GraphView* view, Shapes* shapes, const ForwardMatch& match,
                  const std::function<bool(int)>& keep);
+
+// The same for the gradient, given the fused forward node. CheckBackward() must hold before the
+// forward is edited.
+Reason CheckBackward(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
+                     const BackwardMatch& backward);
+void ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forward,
+                   const BackwardMatch& backward, int fused, const std::function<bool(int)>& keep);
 
 }  // namespace nv_norms
 

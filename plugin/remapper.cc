@@ -6,8 +6,10 @@
 #include <set>
 
 #include "plugin/edit.h"
+#include "plugin/edit_steps.h"
 #include "plugin/graph/shapes.h"
 #include "plugin/graph/view.h"
+#include "plugin/recognizer/backward.h"
 #include "plugin/recognizer/forward.h"
 #include "plugin/recognizer/statistics.h"
 #include "tensorflow/core/framework/types.h"
@@ -82,32 +84,72 @@ class Remapper {
     return Outcome::kNothing;
   }
 
-  void Fuse(const ForwardMatch& match) {
+  Record RecordOf(const ForwardMatch& match) const {
     Record record;
     record.kind = KindName(match.problem.kind);
-    record.inputs = {view_->name(match.x)};
-    std::string operands = " x=" + view_->name(match.x);
-    for (const auto& [label, tensor] :
-         {std::make_pair(" gamma=", match.gamma), std::make_pair(" beta=", match.beta)}) {
-      if (!tensor.valid()) continue;
-      record.inputs.push_back(view_->name(tensor));
-      operands += label + view_->name(tensor);
-    }
-    record.outputs = {view_->name(match.y)};
     record.axes = match.problem.axes;
     record.epsilon = match.statistics.epsilon;
     record.dtype = tensorflow::DataTypeString(shapes_->Get(match.x).dtype);
     record.device = view_->def(match.y.node).device();
     record.graph = options_.graph_name;
+    return record;
+  }
+
+  // " label=name" for each tensor that is there; their names also go into `names`.
+  std::string Listed(const std::vector<std::pair<const char*, TensorId>>& tensors,
+                     std::vector<std::string>* names) const {
+    std::string text;
+    for (const auto& [label, tensor] : tensors) {
+      if (!tensor.valid()) continue;
+      names->push_back(view_->name(tensor));
+      text += std::string(" ") + label + "=" + view_->name(tensor);
+    }
+    return text;
+  }
+
+  static std::string Attributes(const ForwardMatch& match) {
+    return " epsilon=" + std::to_string(match.statistics.epsilon) + " axes=[" +
+           Joined(match.problem.axes) + "]" +
+           (match.problem.groups > 0 ? " groups=" + std::to_string(match.problem.groups) : "");
+  }
+
+  void Fuse(const ForwardMatch& match) {
+    // Both are found before anything is changed.
+    const BackwardMatch backward = FindBackward(*view_, *shapes_, match, keep_);
+    const bool differentiated = HasGradient(*view_, match.statistics.anchor);
+    Reason refusal =
+        backward.found() ? CheckBackward(*view_, *shapes_, match, backward) : Reason::kNoGradient;
+    Record record = RecordOf(match), gradient = record;
+    const std::string read =
+        Listed({{"x", match.x}, {"gamma", match.gamma}, {"beta", match.beta}}, &record.inputs);
+    record.outputs = {view_->name(match.y)};
     const std::string anchor = view_->name(match.statistics.anchor.node);
-    const std::string y = view_->name(match.y.node);
+    const std::string dy_and_x =
+        Listed({{"dy", backward.dy}, {"x", match.x}, {"gamma", match.gamma}}, &gradient.inputs);
+    const std::string given =
+        Listed({{"dx", backward.dx}, {"dgamma", backward.dgamma}, {"dbeta", backward.dbeta}},
+               &gradient.outputs);
+
     const int fused = ApplyForward(view_, shapes_, match, keep_);
-    VLOG(2) << "Fuse " << anchor << " ... " << y << " into " << OpName(match) << " "
-            << view_->name(fused) << ":" << operands << " epsilon=" << record.epsilon << " axes=["
-            << Joined(record.axes) << "]"
-            << (match.problem.groups > 0 ? " groups=" + std::to_string(match.problem.groups) : "")
+    VLOG(2) << "Fuse " << anchor << " ... " << record.outputs[0] << " into " << OpName(match) << " "
+            << view_->name(fused) << ":" << read << Attributes(match)
             << (match.parts.empty() ? "" : " and what goes on beside it");
     records_->push_back(std::move(record));
+
+    gradient.direction = "backward";
+    if (refusal == Reason::kNone) {
+      ApplyBackward(view_, shapes_, match, backward, fused, keep_);
+      RemoveUnread(view_, match.core, keep_);
+      VLOG(2) << "Fuse the gradient of " << anchor << " into " << OpName(match)
+              << "Grad:" << dy_and_x << given << Attributes(match);
+      records_->push_back(std::move(gradient));
+    } else if (differentiated) {
+      gradient.reason = refusal;
+      gradient.outputs = {anchor};
+      VLOG(3) << "Leave the gradient of " << anchor << " as it is: " << ReasonSentence(refusal)
+              << " (" << ReasonName(refusal) << ")";
+      records_->push_back(std::move(gradient));
+    }
   }
 
   // In the second pass the backward still uses the moments of a forward that is fused.

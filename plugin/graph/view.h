@@ -63,6 +63,8 @@ class GraphView {
   // Position in an order in which producers come before consumers (the back edges of loops,
   // NextIteration, do not count).
   int order(int node) const { return order_[node]; }
+  // After an edit that makes a node read another that came after it.
+  void Reorder() { ComputeOrder(); }
 
   // Whether anything that matters reads the node: a node for which `is_root` is true, or an op that
   // may have an effect. Everything counts as live before MarkLive() is called.

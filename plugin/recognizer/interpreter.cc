@@ -86,6 +86,10 @@ const Value* Interpreter::Eval(TensorId tensor) {
   std::optional<Value> value;
   if (is_root) {
     value = Leaf(tensor, true);
+  } else if (tensor == scene_.dy) {
+    const Value* like = Eval(scene_.dy_like);
+    if (like == nullptr) return nullptr;
+    value = Value{like->dims, Random(tensor, like->Flat(), false)};
   } else {
     memo_[tensor] = std::nullopt;  // a cycle would end here
     if (scene_.dependents.count(tensor.node) > 0) value = Node(tensor);
@@ -111,6 +115,8 @@ std::optional<Value> Interpreter::Node(TensorId tensor) {
       return Broadcast(tensor.node);
     case OpClass::kNorm:
       return Norm(tensor);
+    case OpClass::kNormGrad:
+      return NormGrad(tensor);
     case OpClass::kOpaque:
       return std::nullopt;
   }

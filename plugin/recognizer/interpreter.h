@@ -15,8 +15,9 @@
 
 namespace nv_norms {
 
-// A neighbourhood to evaluate: the tensors that get random values (x; the gradient dy), the rank
-// to give a root that has none, and the nodes that depend on them and are to be followed.
+// A neighbourhood to evaluate: the tensor that gets random values (x), the rank to give it if it
+// has none, the nodes that depend on it and are to be followed, and, for gradients, dy: another
+// tensor with random values, which has the shape of `dy_like`, x or a view of it.
 struct Scene {
   const GraphView* view;
   const Shapes* shapes;
@@ -24,6 +25,7 @@ struct Scene {
   int rank_if_unknown = -1;
   std::unordered_set<int> dependents;
   double scale_of_last_draw = 1e-3;
+  TensorId dy, dy_like;
 };
 
 // Integers that a graph computes from shapes: axes, shapes, counts.
@@ -70,6 +72,7 @@ class Interpreter {
   std::optional<Value> Broadcast(int node);
   std::optional<Value> Slice(int node, const Value& input);
   std::optional<Value> Norm(TensorId tensor);
+  std::optional<Value> NormGrad(TensorId tensor);
   std::optional<Value> Leaf(TensorId tensor, bool is_root);
   std::optional<Value> Operand(TensorId tensor);
   std::string Identify(TensorId tensor, int depth) const;

@@ -334,4 +334,37 @@ std::optional<Value> Interpreter::Norm(TensorId tensor) {
   return out;
 }
 
+// dx of a batch norm in training: scale * rstd * (dy - mean(dy) - xhat * mean(dy * xhat)). It reads
+// x and dy; the saved moments only save it work.
+std::optional<Value> Interpreter::NormGrad(TensorId tensor) {
+  const int node = tensor.node;
+  if (tensor.port != 0 || !view_.GetBool(node, "is_training", true)) return std::nullopt;
+  const Value* dy = Eval(view_.inputs(node)[0]);
+  const Value* x = restart_ ? nullptr : Eval(view_.inputs(node)[1]);
+  const Value* scale = restart_ ? nullptr : Eval(view_.inputs(node)[2]);
+  if (dy == nullptr || x == nullptr || scale == nullptr) return std::nullopt;
+  const int rank = static_cast<int>(x->dims.size());
+  Dims ignored;
+  if (!scale->numbers.atoms.empty() || rank < 2 ||
+      !Done(AlignForBroadcast({&x->dims, &dy->dims}, axes_, &ignored))) {
+    return std::nullopt;
+  }
+  const int channel = ChannelsFirst(view_, node) ? 1 : rank - 1;
+  std::vector<Atom> atoms;
+  for (int i = 0; i < rank; ++i) {
+    if (i != channel) atoms.insert(atoms.end(), x->dims[i].begin(), x->dims[i].end());
+  }
+  const double epsilon = view_.GetFloat(node, "epsilon", 0.001f);
+  const double factor = scale->numbers.data[0];
+  const Binary minus = BinaryOf("Sub"), times = BinaryOf("Mul");
+  const Numbers centred = Zip(x->numbers, MeanOver(x->numbers, atoms), minus);
+  const Numbers rstd = Map(MeanOver(Zip(centred, centred, times), atoms),
+                           [&](double v) { return 1.0 / std::sqrt(v + epsilon); });
+  const Numbers xhat = Zip(centred, rstd, times);
+  const Numbers along = MeanOver(Zip(dy->numbers, xhat, times), atoms);
+  Numbers dx = Zip(dy->numbers, MeanOver(dy->numbers, atoms), minus);
+  dx = Zip(Zip(dx, Zip(xhat, along, times), minus), rstd, times);
+  return Value{x->dims, Map(dx, [&](double v) { return factor * v; })};
+}
+
 }  // namespace nv_norms

@@ -54,6 +54,9 @@ OpClass ClassOf(const std::string& op) {
       {"FusedBatchNorm", OpClass::kNorm},
       {"FusedBatchNormV2", OpClass::kNorm},
       {"FusedBatchNormV3", OpClass::kNorm},
+      {"FusedBatchNormGrad", OpClass::kNormGrad},
+      {"FusedBatchNormGradV2", OpClass::kNormGrad},
+      {"FusedBatchNormGradV3", OpClass::kNormGrad},
       {"_MklLayerNorm", OpClass::kNorm},
       {"_MklFusedInstanceNorm", OpClass::kNorm},
   };

@@ -13,6 +13,7 @@ enum class OpClass {
   kView,         // changes shape, order or type, never a value
   kBroadcast,    // Tile, BroadcastTo: repeats values
   kNorm,         // holds a normalization inside: FusedBatchNormV3, _MklLayerNorm, ...
+  kNormGrad,     // the gradient of one: FusedBatchNormGradV3
 };
 
 OpClass ClassOf(const std::string& op);

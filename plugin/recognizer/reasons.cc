@@ -16,6 +16,8 @@ const char* ReasonName(Reason reason) {
       return "parameter_varies";
     case Reason::kNoOutput:
       return "no_output";
+    case Reason::kNoGradient:
+      return "no_gradient";
     case Reason::kNotExpressible:
       return "not_expressible";
     case Reason::kUnsupportedType:
@@ -44,6 +46,8 @@ const char* ReasonSentence(Reason reason) {
       return "gamma or beta varies along other axes than a normalization's parameters do";
     case Reason::kNoOutput:
       return "no tensor equals xhat * gamma + beta";
+    case Reason::kNoGradient:
+      return "no tensors equal the gradients of x, gamma and beta";
     case Reason::kNotExpressible:
       return "no fused op covers these axes";
     case Reason::kUnsupportedType:

@@ -12,6 +12,7 @@ enum class Reason {
   kMomentsDiffer,       // the variance runs over other axes than the mean
   kParameterVaries,     // gamma or beta varies along other axes than the layer's
   kNoOutput,            // no tensor equals xhat * gamma + beta
+  kNoGradient,          // no tensors equal the gradients
   kNotExpressible,      // a right normalization over axes that no op of ours covers
   kUnsupportedType,     // other types than half, bfloat16, float32 and float64
   kOtherDevice,         // parts of it live on different devices

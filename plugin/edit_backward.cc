@@ -1,0 +1,175 @@
+#include <algorithm>
+
+#include "plugin/edit.h"
+#include "plugin/edit_steps.h"
+#include "plugin/graph/constants.h"
+#include "tensorflow/core/framework/attr_value.pb.h"
+#include "tensorflow/core/framework/node_def.pb.h"
+
+namespace nv_norms {
+namespace {
+
+using tensorflow::DataType;
+using tensorflow::NodeDef;
+
+std::vector<TensorId> OutputsOf(const BackwardMatch& match) {
+  std::vector<TensorId> outputs;
+  for (TensorId tensor : {match.dx, match.dgamma, match.dbeta}) {
+    if (tensor.valid()) outputs.push_back(tensor);
+  }
+  return outputs;
+}
+
+// The place in the graph's order at which the fused gradient can stand: that of its first output.
+int Place(const GraphView& view, const BackwardMatch& match) {
+  const std::vector<TensorId> outputs = OutputsOf(match);
+  return std::min_element(
+             outputs.begin(), outputs.end(),
+             [&](TensorId a, TensorId b) { return view.order(a.node) < view.order(b.node); })
+      ->node;
+}
+
+// The shape of a parameter's gradient, if inference knows it.
+bool KnownShape(const TensorInfo& info) {
+  return info.rank_known &&
+         std::all_of(info.dims.begin(), info.dims.end(), [](int64_t d) { return d >= 0; });
+}
+
+int ParameterRank(const ForwardMatch& forward) {
+  const bool over_axes =
+      forward.problem.kind == Kind::kLayerNorm || forward.problem.kind == Kind::kRmsNorm;
+  return over_axes ? static_cast<int>(forward.problem.axes.size()) : 1;
+}
+
+NodeDef GradientDef(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
+                    const BackwardMatch& backward, int fused, int place) {
+  NodeDef def;
+  def.set_op(std::string(OpName(forward)) + "Grad");
+  def.set_name(view.UniqueName(view.name(place) + "/" + def.op()));
+  CopyPlacement(view.def(place), &def);
+  auto& attr = *def.mutable_attr();
+  for (const char* name :
+       {"T", "P", "U", "num_scale", "axis", "data_format", "groups", "subtract_mean"}) {
+    auto found = view.def(fused).attr().find(name);
+    if (found != view.def(fused).attr().end()) attr[name] = found->second;
+  }
+  SetType(&def, "Y", shapes.Get(backward.dy).dtype);
+  SetType(&def, "dx_type", shapes.Get(backward.dx.valid() ? backward.dx : forward.x).dtype);
+  const TensorId parameter = backward.dgamma.valid() ? backward.dgamma : backward.dbeta;
+  SetType(&def, "param_type",
+          parameter.valid() ? shapes.Get(parameter).dtype : tensorflow::DT_FLOAT);
+  attr["num_dx"].set_i(backward.dx.valid() ? 1 : 0);
+  attr["num_dscale"].set_i(backward.dgamma.valid() ? 1 : 0);
+  attr["num_doffset"].set_i(backward.dbeta.valid() ? 1 : 0);
+  return def;
+}
+
+// Puts a parameter's gradient, which the fused op gives with the parameter's natural shape, into
+// the place of the graph's Sum.
+void PutParameter(GraphView* view, Shapes* shapes, TensorId gradient, TensorId sum, int rank) {
+  const TensorInfo info = shapes->Get(sum);
+  const int place = sum.node;
+  std::vector<TensorInfo> outputs(gradient.port + 1, TensorInfo{info.dtype, false, {}});
+  shapes->Set(gradient.node, outputs);
+  if (static_cast<int>(info.dims.size()) != rank) {
+    AddReshape(view, shapes, gradient, info.dims, place, place);
+    return;
+  }
+  NodeDef identity;
+  identity.set_op("Identity");
+  CopyPlacement(view->def(place), &identity);
+  SetType(&identity, "T", info.dtype);
+  view->ReplaceNode(place, identity, {gradient}, {});
+  shapes->Set(place, {info});
+}
+
+}  // namespace
+
+Reason CheckBackward(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
+                     const BackwardMatch& backward) {
+  const std::string& device = view.def(forward.y.node).device();
+  for (int node : backward.core) {
+    if (view.def(node).device() != device) return Reason::kOtherDevice;
+  }
+  for (TensorId tensor : {backward.dy, backward.dx, backward.dgamma, backward.dbeta}) {
+    if (tensor.valid() && !IsFloat(shapes.Get(tensor).dtype)) return Reason::kUnsupportedType;
+  }
+  for (TensorId tensor : {backward.dgamma, backward.dbeta}) {
+    if (tensor.valid() && !KnownShape(shapes.Get(tensor))) return Reason::kNoGradient;
+  }
+  const TensorInfo& dx = shapes.Get(backward.dx.valid() ? backward.dx : forward.x);
+  const auto unknown =
+      std::count_if(dx.dims.begin(), dx.dims.end(), [](int64_t d) { return d < 0; });
+  if (backward.reshape_dx && (!dx.rank_known || unknown > 1)) return Reason::kNoGradient;
+  if (backward.dgamma.valid() && backward.dbeta.valid() &&
+      shapes.Get(backward.dgamma).dtype != shapes.Get(backward.dbeta).dtype) {
+    return Reason::kUnsupportedType;
+  }
+  // The fused gradient reads dy and the fused forward, which reads x, gamma and beta and waits for
+  // what its nodes waited for; none of these may come from what the gradient gives.
+  const int place = view.order(Place(view, backward));
+  for (TensorId tensor : {backward.dy, forward.x, forward.gamma, forward.beta}) {
+    if (tensor.valid() && view.order(tensor.node) >= place) return Reason::kNoGradient;
+  }
+  for (int node : forward.core) {
+    for (int control : view.control_inputs(node)) {
+      if (view.order(control) >= place) return Reason::kNoGradient;
+    }
+  }
+  return Reason::kNone;
+}
+
+void ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forward,
+                   const BackwardMatch& backward, int fused, const std::function<bool(int)>& keep) {
+  const int place = Place(*view, backward);
+  const NodeDef def = GradientDef(*view, *shapes, forward, backward, fused, place);
+  const bool merged = !forward.problem.merged_shape.empty();
+  std::vector<TensorId> inputs = {backward.dy, view->inputs(fused)[0]};
+  if (merged) {
+    inputs[0] = AddReshape(view, shapes, backward.dy, forward.problem.merged_shape, place, -1);
+  } else if (backward.reshape_dy) {
+    inputs[0] = AddReshapeLike(view, shapes, backward.dy, forward.x, place);
+  }
+  if (forward.gamma.valid()) inputs.push_back(view->inputs(fused)[1]);
+  inputs.push_back({fused, 1});
+  if (forward.problem.kind != Kind::kRmsNorm) inputs.push_back({fused, 2});
+
+  std::vector<int> controls, read;
+  for (int node : backward.core) {
+    for (int control : view->control_inputs(node)) {
+      const bool known = std::find(controls.begin(), controls.end(), control) != controls.end();
+      if (!known && view->order(control) < view->order(place)) controls.push_back(control);
+    }
+    for (const TensorId& input : view->inputs(node)) read.push_back(input.node);
+    read.push_back(node);
+  }
+  const int gradient = view->AddNode(def, inputs, controls, place);
+  int port = 0;
+  if (backward.dx.valid()) {
+    const TensorInfo info = shapes->Get(backward.dx);
+    shapes->Set(gradient, {info});
+    TensorId dx{gradient, port++};
+    const int node = backward.dx.node;
+    const bool last = backward.parts.empty();
+    if (merged || backward.reshape_dx) {
+      dx = AddReshape(view, shapes, dx, merged ? forward.problem.split_shape : info.dims, node,
+                      last ? node : -1);
+    } else if (last) {
+      NodeDef identity;
+      identity.set_op("Identity");
+      CopyPlacement(view->def(node), &identity);
+      SetType(&identity, "T", info.dtype);
+      view->ReplaceNode(node, identity, {dx}, {});
+    }
+    if (!last) JoinParts(view, shapes, dx, backward.parts, /*factors=*/false, node);
+    shapes->Set(node, {info});
+  }
+  const int rank = ParameterRank(forward);
+  for (TensorId tensor : {backward.dgamma, backward.dbeta}) {
+    if (tensor.valid()) PutParameter(view, shapes, {gradient, port++}, tensor, rank);
+  }
+  if (view->order(fused) >= view->order(place)) view->Reorder();
+  RemoveUnread(view, read, keep);
+}
+
+}  // namespace nv_norms

@@ -1,0 +1,50 @@
+#ifndef NV_NORMS_PLUGIN_EDIT_STEPS_H_
+#define NV_NORMS_PLUGIN_EDIT_STEPS_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "plugin/graph/shapes.h"
+#include "plugin/graph/view.h"
+#include "plugin/recognizer/forward.h"
+#include "tensorflow/core/framework/node_def.pb.h"
+
+namespace nv_norms {
+
+// Small steps that the edits of forward and backward are made of.
+
+// Whether an op has no state and no effect, as far as we know it.
+bool IsPure(const std::string& op);
+
+// Attributes that say where and how a node runs, not what it computes.
+void CopyPlacement(const tensorflow::NodeDef& from, tensorflow::NodeDef* to);
+
+void SetType(tensorflow::NodeDef* def, const char* attr, tensorflow::DataType type);
+
+// Adds a Reshape of `tensor` to a constant shape next to the node `like`, or puts it into the place
+// of the node `in_place_of` if that is not negative.
+TensorId AddReshape(GraphView* view, Shapes* shapes, TensorId tensor,
+                    const std::vector<int64_t>& shape, int like, int in_place_of);
+
+// Adds a Reshape of `tensor` to the shape that `shaped` has when the graph runs.
+TensorId AddReshapeLike(GraphView* view, Shapes* shapes, TensorId tensor, TensorId shaped,
+                        int like);
+
+// Adds a Cast of `tensor` next to the node `like`.
+TensorId AddCast(GraphView* view, Shapes* shapes, TensorId tensor, tensorflow::DataType to,
+                 int like);
+
+// Adds a chain of sums (or products) of `first` and what goes on beside it; the last one takes the
+// place of the node `in_place_of`.
+void JoinParts(GraphView* view, Shapes* shapes, TensorId first, const std::vector<Part>& parts,
+               bool factors, int in_place_of);
+
+// Removes nodes of `start` and behind it that nobody reads. Whoever waited for one waits for what
+// it waited for.
+void RemoveUnread(GraphView* view, const std::vector<int>& start,
+                  const std::function<bool(int)>& keep);
+
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_PLUGIN_EDIT_STEPS_H_

@@ -1,0 +1,447 @@
+#include "plugin/recognizer/backward.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "plugin/graph/constants.h"
+#include "plugin/recognizer/bags.h"
+#include "plugin/recognizer/ops.h"
+
+namespace nv_norms {
+namespace {
+
+constexpr int kMaxDescendants = 240;  // of dy: a gradient has up to 80 nodes, then the next begins
+constexpr int kMaxCandidates = 8;
+constexpr int kHopsFromX = 6;
+constexpr int kMaxRestarts = 60;
+constexpr size_t kMaxTerms = 8;
+constexpr double kTolerance = 1e-6;
+
+double Plus(double a, double b) { return a + b; }
+double Minus(double a, double b) { return a - b; }
+double Times(double a, double b) { return a * b; }
+
+// A Sum over axes of size 1, which the gradient of a broadcast leaves behind.
+bool SumsNothing(const GraphView& view, const Shapes& shapes, int node) {
+  if (view.op(node) != "Sum") return false;
+  const TensorInfo& from = shapes.Get(view.inputs(node)[0]);
+  const TensorInfo& to = shapes.Get({node, 0});
+  const auto axes = IntConstant(view, view.inputs(node)[1].node);
+  if (!axes || !from.rank_known || !to.rank_known || from.dims.size() != to.dims.size()) {
+    return false;
+  }
+  const int64_t rank = static_cast<int64_t>(from.dims.size());
+  return std::all_of(axes->values.begin(), axes->values.end(), [&](int64_t axis) {
+    const int64_t at = axis < 0 ? axis + rank : axis;
+    return at >= 0 && at < rank && from.dims[at] == 1;
+  });
+}
+
+// Behind views that change neither values nor (but for their shape) anything else: where dy
+// really comes from.
+TensorId BehindViews(const GraphView& view, const Shapes& shapes, TensorId tensor) {
+  while (true) {
+    const int node = tensor.node;
+    const std::string& op = view.op(node);
+    const bool widens = op == "Cast" &&
+                        (view.GetType(node, "SrcT") == tensorflow::DT_HALF ||
+                         view.GetType(node, "SrcT") == tensorflow::DT_BFLOAT16) &&
+                        view.GetType(node, "DstT") == tensorflow::DT_FLOAT;
+    if (op != "Identity" && op != "Reshape" && op != "Neg" && !widens &&
+        !SumsNothing(view, shapes, node)) {
+      return tensor;
+    }
+    tensor = view.inputs(node)[0];
+  }
+}
+
+class BackwardSearch {
+ public:
+  BackwardSearch(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
+                 TensorId dy, TensorId dy_like, const std::function<bool(int)>& keep)
+      : view_(view), shapes_(shapes), forward_(forward), keep_(keep) {
+    scene_ = Scene{&view, &shapes, {forward.x}, forward.statistics.rank_if_unknown, {}};
+    scene_.dy = dy;
+    scene_.dy_like = dy_like;
+    if (forward.statistics.epsilon > 0) {
+      scene_.scale_of_last_draw = std::sqrt(forward.statistics.epsilon);
+    }
+    from_dy_ = Dependents(view, dy, kMaxDescendants);
+    scene_.dependents = from_dy_;
+    scene_.dependents.insert(forward.core.begin(), forward.core.end());
+    for (int node : from_dy_) {
+      for (const TensorId& input : view.inputs(node)) FollowIfFromX(input, kHopsFromX);
+    }
+  }
+
+  BackwardMatch Run() {
+    for (int attempt = 0; attempt < kMaxRestarts; ++attempt) {
+      Interpreter interpreter(scene_, &axes_, /*draw=*/0);
+      interpreter_ = &interpreter;
+      match_ = BackwardMatch();
+      match_.dy = scene_.dy;
+      reference_ = ReferenceOf(&interpreter);
+      if (reference_) {
+        x_dims_ = interpreter.Eval(forward_.x)->dims;
+        const Value* dy = interpreter.Eval(scene_.dy);
+        match_.reshape_dy = dy->dims != x_dims_;
+        if (dy->Flat() == interpreter.Eval(forward_.x)->Flat()) Visit();
+        if (!interpreter.restart()) TakeViews();
+        if (!interpreter.restart()) CheckLayoutOfDx();
+      }
+      if (interpreter.restart()) continue;
+      if (!reference_ || !match_.found() || !HoldsInEveryDraw()) return BackwardMatch();
+      match_.core = CoreNodes();
+      return match_;
+    }
+    return BackwardMatch();
+  }
+
+ private:
+  struct Reference {
+    Numbers dx, dgamma, dbeta;
+  };
+
+  // Nodes that lead from x or the forward to the gradient without passing dy: Sub(x, mean), say.
+  bool FollowIfFromX(TensorId tensor, int hops) {
+    const int node = tensor.node;
+    if (tensor == forward_.x || scene_.dependents.count(node) > 0) return true;
+    if (hops == 0 || ClassOf(view_.op(node)) == OpClass::kOpaque) return false;
+    bool from_x = false;
+    for (const TensorId& input : view_.inputs(node)) {
+      from_x = FollowIfFromX(input, hops - 1) || from_x;
+    }
+    if (from_x) scene_.dependents.insert(node);
+    return from_x;
+  }
+
+  // The textbook's gradients.
+  std::optional<Reference> ReferenceOf(Interpreter* interpreter) {
+    const std::vector<Atom> reduced = ReducedAtoms(view_, forward_.statistics, interpreter);
+    const Value* x = interpreter->restart() ? nullptr : interpreter->Eval(forward_.x);
+    const Value* dy = interpreter->restart() ? nullptr : interpreter->Eval(scene_.dy);
+    if (x == nullptr || dy == nullptr || reduced.empty()) return std::nullopt;
+    Numbers gamma = Numbers::Scalar(1.0);
+    parameter_.clear();
+    for (const TensorId& tensor : {forward_.gamma, forward_.beta}) {
+      if (!tensor.valid()) continue;
+      const Value* value = interpreter->Eval(tensor);
+      // y itself ties gamma's axes to those of x.
+      if (value == nullptr || interpreter->Eval(forward_.y) == nullptr) return std::nullopt;
+      parameter_ = value->Flat();
+      if (tensor == forward_.gamma) gamma = value->numbers;
+    }
+    const bool mean_square = forward_.statistics.moment == Moment::kMeanSquare;
+    const Numbers mean = mean_square ? Numbers::Scalar(0.0) : MeanOf(x->numbers, reduced);
+    const Numbers rstd =
+        RstdOf(x->numbers, reduced, forward_.statistics.moment, forward_.statistics.epsilon);
+    const Numbers centred = Zip(x->numbers, mean, Minus);
+    const Numbers xhat = Zip(forward_.subtract_mean ? centred : x->numbers, rstd, Times);
+    const Numbers w = Zip(dy->numbers, gamma, Times);
+    const Numbers along = MeanOver(Zip(w, xhat, Times), reduced);
+    Numbers dx = w;
+    if (forward_.subtract_mean && !mean_square) dx = Zip(dx, MeanOver(w, reduced), Minus);
+    dx = Zip(dx, Zip(Zip(centred, rstd, Times), along, Times), Minus);
+    Reference reference;
+    reference.dx = Zip(dx, rstd, Times);
+    std::vector<Atom> others;
+    for (Atom atom : x->numbers.atoms) {
+      if (std::find(parameter_.begin(), parameter_.end(), atom) == parameter_.end()) {
+        others.push_back(atom);
+      }
+    }
+    const double count = interpreter->RealSize(axes_.size(others));
+    const auto sum = [&](const Numbers& numbers) {
+      return Map(MeanOver(numbers, others), [count](double v) { return v * count; });
+    };
+    reference.dgamma = sum(Zip(dy->numbers, xhat, Times));
+    reference.dbeta = sum(dy->numbers);
+    return reference;
+  }
+
+  bool FromDy(TensorId tensor) const {
+    return tensor == scene_.dy || from_dy_.count(tensor.node) > 0;
+  }
+
+  void Visit() {
+    std::vector<int> nodes(from_dy_.begin(), from_dy_.end());
+    std::sort(nodes.begin(), nodes.end(), [&](int a, int b) {
+      return std::make_pair(view_.order(a), a) < std::make_pair(view_.order(b), b);
+    });
+    const bool wants_dgamma = forward_.gamma.valid(), wants_dbeta = forward_.beta.valid();
+    for (int node : nodes) {
+      const std::string& op = view_.op(node);
+      const TensorId tensor{node, 0};
+      if (ClassOf(op) == OpClass::kReduction && op == "Sum" && (wants_dgamma || wants_dbeta)) {
+        TryParameter(tensor, wants_dgamma, wants_dbeta);
+      } else if (!match_.dx.valid() && MayBeDx(node)) {
+        TryDx(tensor);
+      }
+      if (interpreter_->restart()) return;
+      const bool complete = match_.dx.valid() && match_.dgamma.valid() == wants_dgamma &&
+                            match_.dbeta.valid() == wants_dbeta;
+      if (complete) return;
+    }
+  }
+
+  void TryParameter(TensorId tensor, bool wants_dgamma, bool wants_dbeta) {
+    const Value* value = interpreter_->Eval(tensor);
+    if (value == nullptr || value->Flat() != parameter_) return;
+    if (wants_dgamma && !match_.dgamma.valid() &&
+        Close(value->numbers, reference_->dgamma, kTolerance)) {
+      match_.dgamma = tensor;
+    } else if (wants_dbeta && !match_.dbeta.valid() &&
+               Close(value->numbers, reference_->dbeta, kTolerance)) {
+      match_.dbeta = tensor;
+    }
+  }
+
+  bool MayBeDx(int node) const {
+    const std::string& op = view_.op(node);
+    return IsSum(op) || IsProduct(op) || op == "Neg" || ClassOf(op) == OpClass::kNormGrad;
+  }
+
+  // dx, or a sum some of whose terms make dx.
+  void TryDx(TensorId tensor) {
+    const Value* value = interpreter_->Eval(tensor);
+    if (value == nullptr) return;
+    if (Close(value->numbers, reference_->dx, kTolerance)) {
+      match_.dx = tensor;
+      return;
+    }
+    if (!IsSum(view_.op(tensor.node))) return;
+    const auto terms = Terms(view_, tensor.node, [&](TensorId t) { return FromDy(t); });
+    std::vector<BagItem> core, others;
+    for (const BagItem& term : terms) (FromDy(term.tensor) ? core : others).push_back(term);
+    if (core.empty() || core.size() > kMaxTerms) return;
+    const unsigned all = (1u << core.size()) - 1;
+    for (unsigned mask = all; mask > 0; --mask) {
+      if (mask == all && others.empty()) continue;  // that is the whole sum
+      bool ok = true;
+      Numbers sum = Numbers::Scalar(0.0);
+      std::vector<Part> parts;
+      for (size_t i = 0; i < core.size() && ok; ++i) {
+        if ((mask >> i & 1) == 0) {
+          parts.push_back({core[i].tensor, core[i].inverted});
+          continue;
+        }
+        const Value* term = interpreter_->Eval(core[i].tensor);
+        ok = term != nullptr;
+        if (ok) sum = Zip(sum, term->numbers, core[i].inverted ? Minus : Plus);
+      }
+      if (interpreter_->restart()) return;
+      if (!ok || !Close(sum, reference_->dx, kTolerance)) continue;
+      for (const BagItem& other : others) parts.push_back({other.tensor, other.inverted});
+      match_.dx = tensor;
+      match_.parts = parts;
+      return;
+    }
+  }
+
+  // Takes in the views after dx (the way back through x's own casts and reshapes), as long as
+  // nobody reads what comes before them.
+  void TakeViews() {
+    if (!match_.dx.valid() || !match_.parts.empty()) return;
+    TensorId best = match_.dx;
+    TensorId at = match_.dx;
+    while (!keep_(at.node) && view_.consumers(at.node).size() == 1) {
+      const int next = view_.consumers(at.node)[0].node;
+      const std::string& op = view_.op(next);
+      if (op != "Cast" && op != "Reshape" && op != "Identity" && op != "Transpose") break;
+      if (view_.consumers(at.node)[0].slot != 0 || from_dy_.count(next) == 0) break;
+      const bool narrows = view_.op(at.node) == "Cast" && op == "Cast";
+      if (narrows || interpreter_->Eval({next, 0}) == nullptr) break;
+      at = {next, 0};
+      if (DimsOf(at) == x_dims_) best = at;
+    }
+    match_.dx = best;
+  }
+
+  // dx in another shape than x's is reshaped; in another order it is none for us.
+  void CheckLayoutOfDx() {
+    if (!match_.dx.valid()) return;
+    const Value* dx = interpreter_->Eval(match_.dx);
+    const Value* x = interpreter_->Eval(forward_.x);
+    if (dx == nullptr || x == nullptr) return;
+    match_.reshape_dx = dx->dims != x->dims;
+    if (dx->Flat() != x->Flat()) match_.dx = TensorId();
+  }
+
+  Dims DimsOf(TensorId tensor) {
+    const Value* value = interpreter_->Eval(tensor);
+    return value == nullptr ? Dims() : value->dims;
+  }
+
+  bool HoldsInEveryDraw() {
+    for (int draw = 1; draw < Interpreter::kNumDraws; ++draw) {
+      Interpreter interpreter(scene_, &axes_, draw);
+      const auto reference = ReferenceOf(&interpreter);
+      if (!reference) return false;
+      if (match_.dx.valid()) {
+        const Value* whole = interpreter.Eval(match_.dx);
+        if (whole == nullptr) return false;
+        Numbers dx = whole->numbers;
+        for (const Part& part : match_.parts) {
+          const Value* value = interpreter.Eval(part.tensor);
+          if (value == nullptr) return false;
+          dx = Zip(dx, value->numbers, part.inverted ? Plus : Minus);
+        }
+        // What is taken away may be far larger than what is left.
+        const double size = std::max(MaxAbs(whole->numbers), MaxAbs(reference->dx));
+        const double error = MaxAbs(Zip(dx, reference->dx, Minus));
+        if (!(error <= 1e-9 * size + kTolerance * MaxAbs(reference->dx))) return false;
+      }
+      for (const auto& [tensor, expected] : {std::make_pair(match_.dgamma, &reference->dgamma),
+                                             std::make_pair(match_.dbeta, &reference->dbeta)}) {
+        if (!tensor.valid()) continue;
+        const Value* value = interpreter.Eval(tensor);
+        if (value == nullptr || !Close(value->numbers, *expected, kTolerance)) return false;
+      }
+    }
+    return true;
+  }
+
+  std::vector<int> CoreNodes() const {
+    std::vector<int> nodes;
+    std::set<int> seen;
+    std::vector<int> stack;
+    for (TensorId tensor : {match_.dx, match_.dgamma, match_.dbeta}) {
+      if (tensor.valid()) stack.push_back(tensor.node);
+    }
+    std::set<int> outside;
+    for (const Part& part : match_.parts) outside.insert(part.tensor.node);
+    while (!stack.empty()) {
+      const int node = stack.back();
+      stack.pop_back();
+      if (from_dy_.count(node) == 0 || outside.count(node) > 0 || !seen.insert(node).second) {
+        continue;
+      }
+      nodes.push_back(node);
+      for (const TensorId& input : view_.inputs(node)) {
+        if (input != scene_.dy) stack.push_back(input.node);
+      }
+    }
+    return nodes;
+  }
+
+  const GraphView& view_;
+  const Shapes& shapes_;
+  const ForwardMatch& forward_;
+  const std::function<bool(int)>& keep_;
+  Scene scene_;
+  Axes axes_;
+  std::unordered_set<int> from_dy_;
+
+  Interpreter* interpreter_ = nullptr;
+  std::optional<Reference> reference_;
+  Dims x_dims_;
+  std::vector<Atom> parameter_;
+  BackwardMatch match_;
+};
+
+bool SameShape(const TensorInfo& a, const TensorInfo& b) {
+  if (!IsFloat(a.dtype)) return false;
+  if (!a.rank_known || !b.rank_known) return true;
+  if (a.dims.size() != b.dims.size()) return false;
+  for (size_t i = 0; i < a.dims.size(); ++i) {
+    if (a.dims[i] >= 0 && b.dims[i] >= 0 && a.dims[i] != b.dims[i]) return false;
+  }
+  return true;
+}
+
+struct Candidate {
+  TensorId dy;
+  TensorId like;  // x, or the view of x, whose shape it has
+};
+
+// Tensors that are multiplied with x or with inner tensors of the forward, and came after it.
+std::vector<Candidate> Candidates(const GraphView& view, const Shapes& shapes,
+                                  const ForwardMatch& forward) {
+  std::set<int> inner(forward.core.begin(), forward.core.end());
+  std::vector<TensorId> near = {forward.x};
+  for (int node : forward.core) near.push_back({node, 0});
+  std::vector<TensorId> likes = {forward.x};
+  for (int node : forward.core) {
+    if (view.op(node) == "Reshape" && view.inputs(node)[0] == forward.x) likes.push_back({node, 0});
+    if (view.op(node) == "Cast" && view.op(view.inputs(node)[0].node) == "Reshape") {
+      likes.push_back({node, 0});
+    }
+  }
+  std::vector<Candidate> found;
+  const auto add = [&](TensorId tensor) {
+    if (static_cast<int>(found.size()) == kMaxCandidates) return;
+    for (const Candidate& candidate : found) {
+      if (candidate.dy == tensor) return;
+    }
+    for (const TensorId& like : likes) {
+      if (!SameShape(shapes.Get(tensor), shapes.Get(like))) continue;
+      found.push_back({tensor, like});
+      return;
+    }
+  };
+  const auto consider = [&](TensorId other) {
+    if (other == forward.x || inner.count(other.node) > 0) return;
+    // dy behind its views; or behind the product with gamma, which comes first in RMS norms.
+    TensorId behind = BehindViews(view, shapes, other);
+    if (view.op(behind.node) == "Mul") {
+      for (const TensorId& factor : view.inputs(behind.node)) {
+        for (const TensorId& sibling : view.inputs(behind.node)) {
+          const bool with_gamma =
+              sibling != factor &&
+              BehindViews(view, shapes, sibling) ==
+                  BehindViews(view, shapes, forward.gamma.valid() ? forward.gamma : sibling);
+          if (with_gamma && forward.gamma.valid()) add(BehindViews(view, shapes, factor));
+          if (with_gamma && forward.gamma.valid()) add(factor);
+        }
+      }
+    }
+    add(behind);
+    add(other);
+    // Between its views: the one that has x's shape.
+    for (TensorId at = other; at != behind; at = view.inputs(at.node)[0]) add(at);
+  };
+  for (const TensorId& tensor : near) {
+    for (const Consumer& c : view.consumers(tensor)) {
+      if (inner.count(c.node) > 0) continue;
+      const std::string& op = view.op(c.node);
+      if (IsProduct(op)) {
+        for (const TensorId& input : view.inputs(c.node)) consider(input);
+      } else if (ClassOf(op) == OpClass::kNormGrad) {
+        consider(view.inputs(c.node)[0]);
+      }
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+bool HasGradient(const GraphView& view, TensorId anchor) {
+  for (const Consumer& c : view.consumers(anchor.node)) {
+    const std::string& op = view.op(c.node);
+    if (op == "RsqrtGrad" || op == "SqrtGrad" || ClassOf(op) == OpClass::kNormGrad) return true;
+  }
+  return false;
+}
+
+BackwardMatch FindBackward(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
+                           const std::function<bool(int)>& keep) {
+  BackwardMatch best;
+  const auto score = [](const BackwardMatch& m) {
+    return 3 * m.dx.valid() + m.dgamma.valid() + m.dbeta.valid();
+  };
+  for (const auto& [dy, like] : Candidates(view, shapes, forward)) {
+    const BackwardMatch match = BackwardSearch(view, shapes, forward, dy, like, keep).Run();
+    if (score(match) > score(best)) best = match;
+    if (best.dx.valid() && best.dgamma.valid() == forward.gamma.valid() &&
+        best.dbeta.valid() == forward.beta.valid()) {
+      break;
+    }
+  }
+  return best;
+}
+
+}  // namespace nv_norms

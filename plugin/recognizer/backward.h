@@ -1,0 +1,34 @@
+#ifndef NV_NORMS_PLUGIN_RECOGNIZER_BACKWARD_H_
+#define NV_NORMS_PLUGIN_RECOGNIZER_BACKWARD_H_
+
+#include <functional>
+#include <vector>
+
+#include "plugin/recognizer/forward.h"
+
+namespace nv_norms {
+
+// The gradient of a normalization that was recognized. Any of dx, dgamma and dbeta may be absent.
+struct BackwardMatch {
+  TensorId dy;
+  bool reshape_dy = false;  // dy has the shape of a view of x, not x's own
+  TensorId dx;              // its node becomes the fused gradient, or a sum with the parts
+  bool reshape_dx = false;  // likewise
+  std::vector<Part> parts;  // terms that go on beside dx: a residual's gradient
+  TensorId dgamma, dbeta;   // recognized at the Sum
+  std::vector<int> core;    // the nodes between dy, x and the outputs
+
+  bool found() const { return dx.valid() || dgamma.valid() || dbeta.valid(); }
+};
+
+// The gradient that belongs to `forward`, which must still be in the graph as it was. Nothing
+// found(): there is none, or it is not understood.
+BackwardMatch FindBackward(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
+                           const std::function<bool(int)>& keep);
+
+// Whether the graph differentiates the anchor of a normalization: RsqrtGrad and the like read it.
+bool HasGradient(const GraphView& view, TensorId anchor);
+
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_PLUGIN_RECOGNIZER_BACKWARD_H_
