@@ -1,0 +1,84 @@
+"""Small graphs made by hand, rewritten offline, and run as they are, with no other optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from nv_norms_rewriter import rewrite
+
+v1 = tf.compat.v1
+FUSED = ("FusedLayerNorm", "FusedInstanceNorm", "FusedGroupNorm", "FusedRMSNorm")
+
+
+def trace(make: Callable[[], object]) -> v1.GraphDef:
+    """The graph that `make` adds its ops to."""
+    with tf.Graph().as_default() as graph:
+        make()
+    return graph.as_graph_def()
+
+
+def placeholder(name: str, shape: Sequence[int | None] | None, dtype=tf.float32) -> tf.Tensor:
+    return v1.placeholder(dtype, shape, name=name)
+
+
+def moments(x: tf.Tensor, axis=-1) -> tuple[tf.Tensor, tf.Tensor]:
+    mean = tf.reduce_mean(x, axis, keepdims=True, name="mean")
+    return mean, tf.reduce_mean(tf.math.squared_difference(x, mean), axis, keepdims=True)
+
+
+def layer_norm(x: tf.Tensor, axis=-1, epsilon=1e-3, gamma=None, beta=None) -> tf.Tensor:
+    mean, variance = moments(x, axis)
+    if not tf.is_tensor(epsilon):
+        epsilon = tf.constant(epsilon, x.dtype)
+    y = (x - mean) * tf.math.rsqrt(variance + epsilon)
+    if gamma is not None:
+        y = y * gamma
+    return y if beta is None else y + beta
+
+
+def node(graph_def: v1.GraphDef, name: str) -> v1.NodeDef:
+    return next(n for n in graph_def.node if n.name == name)
+
+
+def fused_nodes(graph_def: v1.GraphDef) -> list[v1.NodeDef]:
+    return [n for n in graph_def.node if n.op in FUSED]
+
+
+def run(graph_def: v1.GraphDef, feeds: Mapping[str, object], fetch="y:0", cpus: int = 1):
+    """Runs the graph with every optimizer off."""
+    config = v1.ConfigProto(device_count={"CPU": cpus})
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.graph_options.optimizer_options.opt_level = v1.OptimizerOptions.L0
+    with tf.Graph().as_default() as graph:
+        tf.import_graph_def(graph_def, name="")
+        with v1.Session(graph=graph, config=config) as session:
+            return session.run(fetch, {f"{name}:0": value for name, value in feeds.items()})
+
+
+def check(
+    graph_def: v1.GraphDef,
+    feeds: Mapping[str, object],
+    expected: np.ndarray,
+    fused: int,
+    *,
+    fetches: Sequence[str] = ("y",),
+    tolerance: float = 2e-5,
+    device: str | None = None,
+    cpus: int = 1,
+) -> tuple[v1.GraphDef, list]:
+    """Rewrites the graph: `fused` norms are fused, and y:0 is as expected before and after.
+
+    Returns the new graph and the records.
+    """
+    after, report = rewrite(graph_def, device, fetches)
+    stock = run(graph_def, feeds, cpus=cpus)
+    np.testing.assert_allclose(stock, expected, tolerance, tolerance, err_msg="before rewriting")
+    got = run(after, feeds, cpus=cpus)
+    assert got.shape == stock.shape and got.dtype == stock.dtype
+    np.testing.assert_allclose(got, expected, tolerance, tolerance, err_msg="after rewriting")
+    assert len(report.fused) == fused, f"fused {list(report.fused)}, refused {list(report.refused)}"
+    assert len(fused_nodes(after)) == fused
+    return after, list(report)

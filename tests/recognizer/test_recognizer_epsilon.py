@@ -1,0 +1,137 @@
+"""What is taken for epsilon, and what is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from recognizer_graphs import check, fused_nodes, layer_norm, moments, placeholder, trace
+
+import oracle
+from nv_norms_rewriter import rewrite
+
+
+def _x(rng: np.random.Generator, size: int = 8, dtype=np.float32) -> np.ndarray:
+    """An ordinary row, a row with almost no variance, a row of zeros, a large one."""
+    x = rng.normal(size=(4, size))
+    return (x * np.array([[1.0], [1e-4], [0.0], [1e3]])).astype(dtype)
+
+
+@pytest.mark.parametrize("epsilon", [1e-12, 1e-7, 1e-5, 1e-3, 0.5, 100.0])
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+def test_epsilon_is_kept_to_the_last_digit(rng, epsilon: float, dtype: tf.DType) -> None:
+    graph = trace(
+        lambda: tf.identity(layer_norm(placeholder("x", (None, 8), dtype), -1, epsilon), name="y")
+    )
+    x = _x(rng, dtype=dtype.as_numpy_dtype)
+    in_graph = float(np.asarray(epsilon, dtype.as_numpy_dtype))
+    tolerance = 1e-11 if dtype == tf.float64 else 2e-5
+    after, (record,) = check(
+        graph, {"x": x}, oracle.layer_norm(x, epsilon=in_graph).y, 1, tolerance=tolerance
+    )
+    attr = fused_nodes(after)[0].attr
+    assert attr["epsilon"].f + attr["epsilon_low"].f == pytest.approx(in_graph, rel=1e-14)
+    assert record.epsilon == pytest.approx(in_graph, rel=1e-14)
+
+
+def test_no_epsilon_is_epsilon_zero(rng) -> None:
+    def make() -> None:
+        x = placeholder("x", (None, 8))
+        mean, variance = moments(x)
+        tf.multiply(x - mean, tf.math.rsqrt(variance), name="y")
+
+    x = rng.normal(size=(3, 8)).astype(np.float32)
+    after, _ = check(trace(make), {"x": x}, oracle.layer_norm(x, epsilon=0.0).y, 1)
+    assert fused_nodes(after)[0].attr["epsilon"].f == 0.0
+
+
+def _refused(graph: tf.compat.v1.GraphDef, x: np.ndarray, expected: np.ndarray, **feeds) -> None:
+    check(graph, {"x": x, **feeds}, expected, 0)
+
+
+def test_epsilon_that_is_fed_is_no_constant(rng) -> None:
+    def make() -> None:
+        x, epsilon = placeholder("x", (None, 8)), placeholder("epsilon", ())
+        tf.identity(layer_norm(x, -1, epsilon), name="y")
+
+    x, epsilon = _x(rng), np.float32(0.25)
+    _refused(trace(make), x, oracle.layer_norm(x, epsilon=0.25).y, epsilon=epsilon)
+    _, report = rewrite(trace(make), fetches=["y"])
+    assert {r.reason for r in report} <= {"epsilon_not_constant"}
+
+
+def test_epsilon_that_varies_along_the_rows(rng) -> None:
+    epsilon = np.array([[1e-3], [1e-2], [1e-1], [1.0]], np.float32)
+
+    def make() -> None:
+        tf.identity(layer_norm(placeholder("x", (4, 8)), -1, tf.constant(epsilon)), name="y")
+
+    x = _x(rng)
+    expected = np.concatenate([oracle.layer_norm(x[i : i + 1], epsilon=e[0]).y for i, e in
+                               enumerate(epsilon)])  # fmt: skip
+    _refused(trace(make), x, expected)
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 1e-5, 1e-7, 1e-10, 1e-15, 1e-20])
+def test_epsilon_outside_the_root(rng, epsilon: float) -> None:
+    def make() -> None:
+        x = placeholder("x", (None, 8))
+        mean, variance = moments(x)
+        tf.divide(x - mean, tf.sqrt(variance) + epsilon, name="y")
+
+    x = _x(rng)
+    centred = x.astype(np.float64) - x.mean(-1, dtype=np.float64, keepdims=True)
+    root = np.sqrt((centred**2).mean(-1, keepdims=True))
+    _refused(trace(make), x, centred / (root + np.float32(epsilon)))
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 1e-5, 1e-7, 1e-9, 1e-12, 1e-16, 1e-20])
+def test_largest_of_variance_and_epsilon(rng, epsilon: float) -> None:
+    def make() -> None:
+        x = placeholder("x", (None, 8))
+        mean, variance = moments(x)
+        tf.multiply(x - mean, tf.math.rsqrt(tf.maximum(variance, epsilon)), name="y")
+
+    x = _x(rng)
+    centred = x.astype(np.float64) - x.mean(-1, dtype=np.float64, keepdims=True)
+    variance = (centred**2).mean(-1, keepdims=True)
+    _refused(trace(make), x, centred / np.sqrt(np.maximum(variance, np.float32(epsilon))))
+
+
+@pytest.mark.parametrize("size", [8, 768])
+def test_unit_norm_times_root_of_size(rng, size: int) -> None:
+    """tf.math.l2_normalize clamps the sum of squares: a row of zeros stays zeros."""
+
+    def make() -> None:
+        x = placeholder("x", (None, size))
+        tf.multiply(tf.math.l2_normalize(x, -1), np.float32(np.sqrt(size)), name="y")
+
+    x = _x(rng, size)
+    squares = (x.astype(np.float64) ** 2).sum(-1, keepdims=True)
+    expected = x * np.sqrt(size) / np.sqrt(np.maximum(squares, np.float32(1e-12)))
+    _refused(trace(make), x, expected)
+
+
+def test_inverse_root_that_is_zero_where_the_moment_is(rng) -> None:
+    def make() -> None:
+        x = placeholder("x", (None, 8))
+        root = tf.sqrt(tf.reduce_mean(tf.square(x), -1, keepdims=True))
+        tf.multiply(x, tf.math.divide_no_nan(1.0, root), name="y")
+
+    x = _x(rng)
+    squares = (x.astype(np.float64) ** 2).mean(-1, keepdims=True)
+    expected = x / np.sqrt(np.where(squares == 0, 1.0, squares))
+    _refused(trace(make), x, expected)
+
+
+def test_largest_of_variance_and_zero_is_the_variance(rng) -> None:
+    """E[x^2] - E[x]^2 is often clamped at zero; that changes nothing but rounding."""
+
+    def make() -> None:
+        x = placeholder("x", (None, 8))
+        mean = tf.reduce_mean(x, -1, keepdims=True)
+        variance = tf.reduce_mean(tf.square(x), -1, keepdims=True) - tf.square(mean)
+        tf.multiply(x - mean, tf.math.rsqrt(tf.maximum(variance, 0.0) + 1e-3), name="y")
+
+    x = rng.normal(size=(3, 8)).astype(np.float32)
+    check(trace(make), {"x": x}, oracle.layer_norm(x, epsilon=1e-3).y, 1)

@@ -1,0 +1,102 @@
+"""Graphs that are none: an error that says what is wrong, or the graph as it was. Never a crash."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from recognizer_graphs import layer_norm, node, placeholder, run, trace
+
+from nv_norms_rewriter import rewrite
+
+
+def _graph() -> tf.compat.v1.GraphDef:
+    return trace(lambda: tf.identity(layer_norm(placeholder("x", (2, 8))), name="y"))
+
+
+def test_missing_input_is_named() -> None:
+    graph = _graph()
+    node(graph, "y").input[0] = "nowhere"
+    with pytest.raises(RuntimeError, match="y reads nowhere, which is not in the graph"):
+        rewrite(graph)
+
+
+def test_missing_control_input_is_named() -> None:
+    graph = _graph()
+    node(graph, "y").input.append("^nowhere")
+    with pytest.raises(RuntimeError, match="nowhere"):
+        rewrite(graph)
+
+
+def test_name_used_twice_is_named() -> None:
+    graph = _graph()
+    graph.node.append(node(graph, "x"))
+    with pytest.raises(RuntimeError, match="two nodes are named x"):
+        rewrite(graph)
+
+
+def test_unknown_op_is_named() -> None:
+    graph = _graph()
+    node(graph, "y").op = "NoSuchOp"
+    with pytest.raises(RuntimeError, match="NoSuchOp"):
+        rewrite(graph)
+
+
+@pytest.mark.parametrize("op", ["Mean", "Mul", "Sub", "AddV2"])
+def test_op_without_its_inputs(op: str) -> None:
+    graph = _graph()
+    for each in graph.node:
+        if each.op == op:
+            del each.input[:]
+    with pytest.raises(RuntimeError):
+        rewrite(graph)
+
+
+def test_port_that_does_not_exist() -> None:
+    graph = _graph()
+    node(graph, "y").input[0] += ":7"
+    with pytest.raises(RuntimeError):
+        rewrite(graph)
+
+
+@pytest.mark.parametrize("port", ["-1", "abc", "", "99999999999999999999"])
+def test_port_that_is_no_number(port: str) -> None:
+    graph = _graph()
+    node(graph, "y").input[0] += ":" + port
+    with pytest.raises(RuntimeError):
+        rewrite(graph)
+
+
+def test_cycle_of_identities_ends() -> None:
+    def make() -> None:
+        x = placeholder("x", (2, 8))
+        tf.identity(layer_norm(x), name="y")
+        tf.identity(tf.identity(x, name="a"), name="b")
+        tf.math.rsqrt(tf.reduce_mean(tf.square(tf.identity(x, name="c")), -1) + 1e-3)
+
+    graph = trace(make)
+    node(graph, "a").input[0] = "b"
+    node(graph, "c").input[0] = "b"
+    try:
+        after, _ = rewrite(graph, fetches=["y"])
+    except RuntimeError:
+        return
+    assert node(after, "y")
+
+
+def test_empty_graph_stays_empty() -> None:
+    empty = tf.compat.v1.GraphDef()
+    after, report = rewrite(empty)
+    assert after == empty and len(report) == 0
+
+
+def test_nodes_in_any_order(rng: np.random.Generator) -> None:
+    graph = _graph()
+    turned = tf.compat.v1.GraphDef()
+    turned.CopyFrom(graph)
+    del turned.node[:]
+    turned.node.extend(reversed(graph.node))
+    after, report = rewrite(turned, fetches=["y"])
+    assert len(report.fused) == 1
+    x = rng.normal(size=(2, 8)).astype(np.float32)
+    np.testing.assert_allclose(run(after, {"x": x}), run(graph, {"x": x}), 1e-5, 1e-5)

@@ -1,0 +1,141 @@
+"""Graphs that compute nearly a normalization, and the formula that each computes instead."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from recognizer_graphs import check, fused_nodes, layer_norm, moments, placeholder, trace
+
+import oracle
+
+
+@pytest.mark.parametrize("size", [2, 3, 8, 100, 1000])
+def test_variance_with_n_minus_1(rng, size: int) -> None:
+    def make() -> None:
+        x = placeholder("x", (None, size))
+        mean = tf.reduce_mean(x, -1, keepdims=True)
+        squares = tf.reduce_sum(tf.math.squared_difference(x, mean), -1, keepdims=True)
+        tf.multiply(x - mean, tf.math.rsqrt(squares / (size - 1.0) + 1e-3), name="y")
+
+    x = rng.normal(size=(3, size)).astype(np.float32)
+    expected = (x - x.mean(-1, keepdims=True)) / np.sqrt(
+        x.astype(np.float64).var(-1, ddof=1, keepdims=True) + 1e-3
+    )
+    check(trace(make), {"x": x}, expected, 0)
+
+
+@pytest.mark.parametrize("size", [2, 1000])
+def test_variance_with_n_from_a_sum(rng, size: int) -> None:
+    def make() -> None:
+        x = placeholder("x", (None, size))
+        mean = tf.reduce_sum(x, -1, keepdims=True) / size
+        squares = tf.reduce_sum(tf.math.squared_difference(x, mean), -1, keepdims=True)
+        tf.multiply(x - mean, tf.math.rsqrt(squares / size + 1e-3), name="y")
+
+    x = rng.normal(size=(3, size)).astype(np.float32)
+    check(trace(make), {"x": x}, oracle.layer_norm(x, epsilon=1e-3).y, 1)
+
+
+def test_weighted_moments(rng) -> None:
+    def make() -> None:
+        x, w = placeholder("x", (None, 8)), placeholder("w", (8,))
+        mean, variance = tf.nn.weighted_moments(x, [-1], w, keepdims=True)
+        tf.multiply(x - mean, tf.math.rsqrt(variance + 1e-3), name="y")
+
+    x, w = rng.normal(size=(3, 8)).astype(np.float32), rng.uniform(0.5, 2, 8).astype(np.float32)
+    share = w.astype(np.float64) / w.sum(dtype=np.float64)
+    mean = (x * share).sum(-1, keepdims=True)
+    variance = ((x - mean) ** 2 * share).sum(-1, keepdims=True)
+    check(trace(make), {"x": x, "w": w}, (x - mean) / np.sqrt(variance + 1e-3), 0)
+
+
+def test_weighted_moments_with_equal_weights(rng) -> None:
+    def make() -> None:
+        x = placeholder("x", (None, 8))
+        mean, variance = tf.nn.weighted_moments(x, [-1], tf.ones((8,)) * 3.0, keepdims=True)
+        tf.multiply(x - mean, tf.math.rsqrt(variance + 1e-3), name="y")
+
+    x = rng.normal(size=(3, 8)).astype(np.float32)
+    check(trace(make), {"x": x}, oracle.layer_norm(x, epsilon=1e-3).y, 1)
+
+
+@pytest.mark.parametrize("limit", [1.0, 1e3, 1e6, 1e20])
+def test_input_that_is_clamped_keeps_its_clamp(rng, limit: float) -> None:
+    def make() -> None:
+        x = placeholder("x", (None, 8))
+        tf.identity(layer_norm(tf.clip_by_value(x, -limit, limit)), name="y")
+
+    x = (rng.normal(size=(3, 8)) * np.array([[1.0], [1e-2], [3.0]]) * limit).astype(np.float32)
+    clamped = np.clip(x, -np.float32(limit), np.float32(limit))
+    check(trace(make), {"x": x}, oracle.layer_norm(clamped, epsilon=1e-3).y, 1)
+
+
+@pytest.mark.parametrize("limit", [1e-2, 1.0, 1e6, 1e12])
+def test_variance_that_is_clamped_from_above(rng, limit: float) -> None:
+    def make() -> None:
+        x = placeholder("x", (None, 8))
+        mean, variance = moments(x)
+        tf.multiply(x - mean, tf.math.rsqrt(tf.minimum(variance, limit) + 1e-3), name="y")
+
+    x = (rng.normal(size=(3, 8)) * np.array([[1.0], [1e-2], [10.0]])).astype(np.float32)
+    x *= np.float32(np.sqrt(limit))
+    centred = x.astype(np.float64) - x.mean(-1, dtype=np.float64, keepdims=True)
+    variance = np.minimum((centred**2).mean(-1, keepdims=True), limit)
+    check(trace(make), {"x": x}, centred / np.sqrt(variance + 1e-3), 0)
+
+
+def test_variance_about_another_tensors_mean(rng) -> None:
+    def make() -> None:
+        x, z = placeholder("x", (None, 8)), placeholder("z", (None, 8))
+        mean, _ = moments(z)
+        variance = tf.reduce_mean(tf.math.squared_difference(x, mean), -1, keepdims=True)
+        tf.multiply(x - mean, tf.math.rsqrt(variance + 1e-3), name="y")
+
+    x, z = (rng.normal(size=(3, 8)).astype(np.float32) for _ in range(2))
+    centred = x.astype(np.float64) - z.mean(-1, dtype=np.float64, keepdims=True)
+    expected = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-3)
+    check(trace(make), {"x": x, "z": z}, expected, 0)
+
+
+@pytest.mark.parametrize("axis", [-1, 1, 2])
+@pytest.mark.parametrize("shape", [(4,), (4, 1), (4, 1, 1), (4, 1, 1, 1)])
+def test_gamma_lies_where_the_graph_broadcasts_it(rng, axis: int, shape: tuple[int, ...]) -> None:
+    """All sizes coincide, so only the position tells the axes apart."""
+    gamma = rng.uniform(0.5, 2, shape).astype(np.float32)
+
+    def make() -> None:
+        x = placeholder("x", (4, 4, 4, 4))
+        tf.identity(layer_norm(x, axis, gamma=tf.constant(gamma)), name="y")
+
+    x = rng.normal(size=(4, 4, 4, 4)).astype(np.float32)
+    expected = oracle.layer_norm(x, axis=axis, epsilon=1e-3).y * gamma
+    after, _ = check(trace(make), {"x": x}, expected, 1)
+    along = len(shape) * -1 % 4 == axis % 4
+    assert fused_nodes(after)[0].attr["num_scale"].i == int(along)
+
+
+def test_transposed_gamma(rng) -> None:
+    def make() -> None:
+        x, g = placeholder("x", (2, 3, 4, 4)), placeholder("g", (4, 4))
+        tf.identity(layer_norm(x, [2, 3], gamma=tf.transpose(g)), name="y")
+
+    x = rng.normal(size=(2, 3, 4, 4)).astype(np.float32)
+    g = rng.normal(size=(4, 4)).astype(np.float32)
+    expected = oracle.layer_norm(x, g.T, axis=(2, 3), epsilon=1e-3).y
+    check(trace(make), {"x": x, "g": g}, expected, 1)
+
+
+def test_bias_add_along_channels_first_beside_a_norm_of_the_last_axis(rng) -> None:
+    bias = rng.normal(size=4).astype(np.float32)
+
+    def make() -> None:
+        x, z = placeholder("x", (2, 4, 3, 4)), placeholder("z", (2, 4, 3, 4))
+        mean, variance = moments(x)
+        rstd = tf.math.rsqrt(variance + 1e-3)
+        total = (x * rstd + z) - mean * rstd
+        tf.nn.bias_add(total, tf.constant(bias), data_format="NCHW", name="y")
+
+    x, z = (rng.normal(size=(2, 4, 3, 4)).astype(np.float32) for _ in range(2))
+    expected = oracle.layer_norm(x, epsilon=1e-3).y + z + bias[:, None, None]
+    check(trace(make), {"x": x, "z": z}, expected, 1)

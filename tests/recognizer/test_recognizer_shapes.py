@@ -1,0 +1,192 @@
+"""Shapes and axes that the graph computes, and sizes that nobody knows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from recognizer_graphs import check, layer_norm, placeholder, trace
+
+import oracle
+
+
+def _float32(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.normal(1.0, 2.0, shape).astype(np.float32)
+
+
+def _pack(x: tf.Tensor) -> tf.Tensor:
+    shape = tf.shape(x)
+    return tf.stack([shape[0], shape[1], 4, 2])
+
+
+def _gather_and_concat(x: tf.Tensor) -> tf.Tensor:
+    return tf.concat([tf.gather(tf.shape(x), [0, 1]), [4, 2]], 0)
+
+
+def _strided_slice(x: tf.Tensor) -> tf.Tensor:
+    return tf.concat([tf.shape(x)[:-1], [4, -1]], 0)
+
+
+def _floor_div(x: tf.Tensor) -> tf.Tensor:
+    shape = tf.shape(x)
+    return tf.stack([shape[0], shape[1], 4, shape[2] // 4])
+
+
+def _int64(x: tf.Tensor) -> tf.Tensor:
+    return tf.concat([tf.shape(x, tf.int64)[:2], tf.constant([4, 2], tf.int64)], 0)
+
+
+@pytest.mark.parametrize("split", [_pack, _gather_and_concat, _strided_slice, _floor_div, _int64])
+def test_split_into_groups(rng, split) -> None:
+    """Group norm of channels last, the moments within [N, S, G, C / G]."""
+
+    def make() -> None:
+        x = placeholder("x", (None, None, 8))
+        y = layer_norm(tf.reshape(x, split(x)), [1, 3])
+        tf.reshape(y, tf.shape(x), name="y")
+
+    x = _float32(rng, 3, 5, 8)
+    check(trace(make), {"x": x}, oracle.group_norm(x, groups=4, epsilon=1e-3).y, 1)
+
+
+def test_rows_flattened_by_prod_and_folded_back(rng) -> None:
+    def make() -> None:
+        x = placeholder("x", (None, None, 8))
+        shape = tf.shape(x)
+        rows = tf.reshape(x, tf.stack([tf.reduce_prod(shape[:-1]), shape[-1]]))
+        tf.reshape(layer_norm(rows), shape, name="y")
+
+    x = _float32(rng, 2, 3, 8)
+    check(trace(make), {"x": x}, oracle.layer_norm(x, epsilon=1e-3).y, 1)
+
+
+def test_axes_from_a_range_over_the_rank(rng) -> None:
+    def make() -> None:
+        x = placeholder("x", (None, 3, 4, 5))
+        tf.identity(layer_norm(x, tf.range(1, tf.rank(x))), name="y")
+
+    x = _float32(rng, 2, 3, 4, 5)
+    check(trace(make), {"x": x}, oracle.layer_norm(x, axis=(1, 2, 3), epsilon=1e-3).y, 1)
+
+
+def test_count_taken_from_the_shape(rng) -> None:
+    def make() -> None:
+        x = placeholder("x", (None, None))
+        count = tf.cast(tf.shape(x)[-1], tf.float32)
+        mean = tf.reduce_sum(x, -1, keepdims=True) / count
+        squares = tf.reduce_sum(tf.math.squared_difference(x, mean), -1, keepdims=True)
+        tf.multiply(x - mean, tf.math.rsqrt(squares / count + 1e-3), name="y")
+
+    x = _float32(rng, 3, 7)
+    check(trace(make), {"x": x}, oracle.layer_norm(x, epsilon=1e-3).y, 1)
+
+
+def test_count_of_another_axis_is_no_mean(rng) -> None:
+    def make() -> None:
+        x = placeholder("x", (None, None))
+        count = tf.cast(tf.shape(x)[0], tf.float32)
+        mean = tf.reduce_sum(x, -1, keepdims=True) / count
+        squares = tf.reduce_sum(tf.math.squared_difference(x, mean), -1, keepdims=True)
+        tf.multiply(x - mean, tf.math.rsqrt(squares / count + 1e-3), name="y")
+
+    x = _float32(rng, 3, 7).astype(np.float64)
+    centred = x - x.sum(-1, keepdims=True) / 3
+    expected = centred / np.sqrt((centred**2).sum(-1, keepdims=True) / 3 + 1e-3)
+    check(trace(make), {"x": x.astype(np.float32)}, expected, 0)
+
+
+def test_reshape_that_permutes_an_unknown_axis(rng) -> None:
+    """[?, 8] to [8, ?] keeps no axis, whatever the unknown size is."""
+
+    def make() -> None:
+        x = placeholder("x", (None, 8))
+        tf.reshape(layer_norm(tf.reshape(x, [8, -1])), [-1, 8], name="y")
+
+    x = _float32(rng, 3, 8)
+    expected = oracle.layer_norm(x.reshape(8, 3), epsilon=1e-3).y.reshape(3, 8)
+    check(trace(make), {"x": x}, expected, 0)
+
+
+def test_reshape_that_permutes_an_unknown_inner_axis(rng) -> None:
+    def make() -> None:
+        x = placeholder("x", (2, None, 6))
+        tf.reshape(layer_norm(tf.reshape(x, [2, 6, -1])), [2, -1, 6], name="y")
+
+    x = _float32(rng, 2, 4, 6)
+    expected = oracle.layer_norm(x.reshape(2, 6, 4), epsilon=1e-3).y.reshape(2, 4, 6)
+    check(trace(make), {"x": x}, expected, 0)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_squeeze_without_axes(rng, batch: int) -> None:
+    """The unknown batch goes where it is 1."""
+
+    def make() -> None:
+        tf.identity(layer_norm(tf.squeeze(placeholder("x", (None, 8)))), name="y")
+
+    x = _float32(rng, batch, 8)
+    expected = np.squeeze(oracle.layer_norm(x, epsilon=1e-3).y)
+    after, report = _rewritten_either_way(trace(make), x, expected)
+
+
+def _rewritten_either_way(graph, x, expected):
+    """Fused after the squeeze or not at all: either is right as long as the value is."""
+    from recognizer_graphs import run
+
+    from nv_norms_rewriter import rewrite
+
+    after, report = rewrite(graph, fetches=["y"])
+    got = run(after, {"x": x})
+    assert got.shape == expected.shape
+    np.testing.assert_allclose(got, expected, 2e-5, 2e-5)
+    return after, report
+
+
+@pytest.mark.parametrize("shape", [(8,), (3, 8), (2, 3, 8)])
+def test_unknown_rank_over_the_last_axis(rng, shape: tuple[int, ...]) -> None:
+    gamma = rng.uniform(0.5, 2, 8).astype(np.float32)
+
+    def make() -> None:
+        tf.identity(layer_norm(placeholder("x", None), gamma=tf.constant(gamma)), name="y")
+
+    x = _float32(rng, *shape)
+    check(trace(make), {"x": x}, oracle.layer_norm(x, gamma, epsilon=1e-3).y, 1)
+
+
+def test_unknown_rank_over_axis_1_with_a_gamma_of_the_last(rng) -> None:
+    gamma = rng.uniform(0.5, 2, 8).astype(np.float32)
+
+    def make() -> None:
+        tf.identity(layer_norm(placeholder("x", None), 1, gamma=tf.constant(gamma)), name="y")
+
+    x = _float32(rng, 2, 8, 3, 8)
+    _rewritten_either_way(trace(make), x, oracle.layer_norm(x, axis=1, epsilon=1e-3).y * gamma)
+
+
+@pytest.mark.parametrize("size", [8, 1])
+def test_gamma_whose_size_is_unknown(rng, size: int) -> None:
+    def make() -> None:
+        x, g = placeholder("x", (None, 8)), placeholder("g", (None,))
+        tf.identity(layer_norm(x, gamma=g), name="y")
+
+    from recognizer_graphs import run
+
+    from nv_norms_rewriter import rewrite
+
+    x, g = _float32(rng, 3, 8), rng.uniform(0.5, 2, size).astype(np.float32)
+    after, _ = rewrite(trace(make), fetches=["y"])
+    expected = oracle.layer_norm(x, epsilon=1e-3).y * g
+    np.testing.assert_allclose(run(after, {"x": x, "g": g}), expected, 2e-5, 2e-5)
+
+
+def test_empty_batch(rng) -> None:
+    graph = trace(lambda: tf.identity(layer_norm(placeholder("x", (None, 8))), name="y"))
+    check(graph, {"x": np.zeros((0, 8), np.float32)}, np.zeros((0, 8)), 1)
+
+
+def test_nan_stays_in_its_row(rng) -> None:
+    graph = trace(lambda: tf.identity(layer_norm(placeholder("x", (None, 8))), name="y"))
+    x = _float32(rng, 3, 8)
+    expected = oracle.layer_norm(x, epsilon=1e-3).y
+    x[1, 3], expected[1] = np.nan, np.nan
+    check(graph, {"x": x}, expected, 1)
