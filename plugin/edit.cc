@@ -142,13 +142,19 @@ int ApplyForward(GraphView* view, Shapes* shapes, const ForwardMatch& match,
 
   // What the replaced nodes waited for, and what they read and may now be unread.
   std::vector<int> controls, read;
-  for (int node : match.core) {
+  const auto add_controls = [&](int node) {
     for (int control : view->control_inputs(node)) {
-      if (std::find(controls.begin(), controls.end(), control) == controls.end()) {
-        controls.push_back(control);
-      }
+      const bool known = std::find(controls.begin(), controls.end(), control) != controls.end();
+      if (!known) controls.push_back(control);
     }
-    for (const TensorId& input : view->inputs(node)) read.push_back(input.node);
+  };
+  for (int node : match.core) {
+    add_controls(node);
+    for (const TensorId& input : view->inputs(node)) {
+      read.push_back(input.node);
+      // In a branch that is not taken, only a constant's control edge may tell so.
+      if (view->op(input.node) == "Const") add_controls(input.node);
+    }
   }
   for (TensorId tensor : {match.gamma, match.beta}) {
     if (tensor.valid()) read.push_back(tensor.node);

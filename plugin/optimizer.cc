@@ -82,7 +82,12 @@ void Optimize(void* self, const TF_Buffer* serialized, const TF_GrapplerItem* it
   Dump(graph, "before");
   RemapperOptions options;
   options.device_type = static_cast<const Optimizer*>(self)->device_type;
-  options.graph_name = reinterpret_cast<const tensorflow::grappler::GrapplerItem*>(item)->id;
+  // The C API hands out neither the item's name nor its feeds.
+  const auto& grappler_item = *reinterpret_cast<const tensorflow::grappler::GrapplerItem*>(item);
+  options.graph_name = grappler_item.id;
+  for (const auto& [name, tensor] : grappler_item.feed) {
+    options.feeds.insert(name.substr(0, name.find(':')));
+  }
   if (!PreservedNodes(item, &options.preserve, status)) {
     return Abort(status, "the nodes to preserve cannot be told");
   }

@@ -204,6 +204,9 @@ absl::StatusOr<bool> Remap(tensorflow::GraphDef* graph, TF_GrapplerItem* item,
                            const RemapperOptions& options, std::vector<Record>* records) {
   GraphView view(graph);
   if (!view.ok()) return absl::InvalidArgumentError(view.error());
+  for (const std::string& feed : options.feeds) {
+    if (view.Find(feed) >= 0) view.MarkFed(view.Find(feed));
+  }
   std::vector<int> anchors;
   for (int node = 0; node < view.num_nodes(); ++node) {
     if (IsAnchor(view, node) && OnDevice(view.def(node).device(), options.device_type)) {

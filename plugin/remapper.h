@@ -16,6 +16,7 @@ struct RemapperOptions {
   // "CPU" or "GPU": nodes placed on other types of device are left alone. Empty: all nodes.
   std::string device_type;
   std::unordered_set<std::string> preserve;  // names of nodes that must stay
+  std::unordered_set<std::string> feeds;     // names of nodes whose values come from outside
   std::string graph_name;
 };
 

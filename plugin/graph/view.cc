@@ -45,6 +45,7 @@ GraphView::GraphView(tensorflow::GraphDef* graph) : graph_(graph) {
   consumers_.resize(n);
   control_consumers_.resize(n);
   alive_.assign(n, true);
+  fed_.assign(n, false);
   for (int i = 0; i < n; ++i) {
     if (!index_.emplace(graph->node(i).name(), i).second) {
       error_ = "two nodes are named " + graph->node(i).name();
@@ -72,6 +73,11 @@ GraphView::GraphView(tensorflow::GraphDef* graph) : graph_(graph) {
     Link(i, inputs, controls);
   }
   ComputeOrder();
+}
+
+const std::string& GraphView::op(int node) const {
+  static const std::string* const kFed = new std::string("(fed)");
+  return fed_[node] ? *kFed : graph_->node(node).op();
 }
 
 void GraphView::Link(int node, const std::vector<TensorId>& inputs,
@@ -209,6 +215,7 @@ int GraphView::AddNode(const tensorflow::NodeDef& def, const std::vector<TensorI
   consumers_.emplace_back();
   control_consumers_.emplace_back();
   alive_.push_back(true);
+  fed_.push_back(false);
   order_.push_back(order_[place_like]);
   if (!live_.empty()) live_.push_back(true);
   Link(node, inputs, control_inputs);

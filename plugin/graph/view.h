@@ -48,7 +48,9 @@ class GraphView {
   bool alive(int node) const { return alive_[node]; }
   const tensorflow::NodeDef& def(int node) const { return graph_->node(node); }
   tensorflow::NodeDef* mutable_def(int node) { return graph_->mutable_node(node); }
-  const std::string& op(int node) const { return graph_->node(node).op(); }
+  // The op's name; for a node whose value is fed from outside, a name that no op has.
+  const std::string& op(int node) const;
+  void MarkFed(int node) { fed_[node] = true; }
   const std::string& name(int node) const { return graph_->node(node).name(); }
   std::string name(TensorId tensor) const;
   int Find(const std::string& name) const;
@@ -108,7 +110,7 @@ class GraphView {
   std::vector<std::vector<int>> control_inputs_;
   std::vector<std::vector<Consumer>> consumers_;
   std::vector<std::vector<int>> control_consumers_;
-  std::vector<bool> alive_;
+  std::vector<bool> alive_, fed_;
   std::vector<int> order_;
   std::vector<bool> live_;
 };

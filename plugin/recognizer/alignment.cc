@@ -51,6 +51,16 @@ bool HasAtomTwice(const Dims& dims) {
   return std::adjacent_find(all.begin(), all.end()) != all.end();
 }
 
+// Whether a Reshape can be one that only tells unknown sizes: every dimension keeps its size, or
+// gets a known one for an unknown.
+bool KeepsEveryDimension(const Dims& from, const std::vector<Size>& to, const Axes& axes) {
+  for (size_t i = 0; i < from.size(); ++i) {
+    const Size size = axes.size(from[i]);
+    if (size != to[i] && !(IsLoneSymbol(size) && to[i].known())) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 Alignment AlignForBroadcast(const std::vector<const Dims*>& operands, Axes* axes, Dims* out) {
@@ -121,7 +131,7 @@ Alignment AlignForReshape(const Dims& from, const std::vector<Size>& target, Axe
       }
       // A Reshape that keeps every dimension tells the sizes that inference did not.
       if (from.size() == sizes.size() && from[i].size() == 1 && from[i][0] == atom && dim.empty() &&
-          IsLoneSymbol(size)) {
+          IsLoneSymbol(size) && KeepsEveryDimension(from, sizes, *axes)) {
         axes->Assume(size.symbols()[0], sizes[i]);
         return Alignment::kRestart;
       }

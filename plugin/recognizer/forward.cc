@@ -449,7 +449,19 @@ class Search {
         if (!Close(value, base, kTolerance)) return false;
       }
     }
-    return true;
+    return statistics_.epsilon > 0 || HasNoSafeguard(output);
+  }
+
+  // Without an epsilon, x = 0 gives 0 / 0; a graph that gives something else has a safeguard.
+  bool HasNoSafeguard(const Output& output) const {
+    Scene scene = scene_;
+    scene.scale_of_last_draw = 0;
+    Axes axes = axes_;
+    Interpreter interpreter(scene, &axes, Interpreter::kNumDraws - 1);
+    bool ok = true;
+    const Numbers value = Combine(output.core, output.core_is_product, &interpreter, &ok);
+    return ok && std::none_of(value.data.begin(), value.data.end(),
+                              [](double v) { return std::isfinite(v); });
   }
 
   bool Usable(const Output& output, ForwardMatch* match) {
@@ -464,10 +476,14 @@ class Search {
       reason_ = Reason::kNotExpressible;
       return false;
     }
+    if (!ParametersSurelyFit(output, *problem)) {
+      reason_ = Reason::kNotExpressible;
+      return false;
+    }
     const std::vector<int> core = CoreNodes(output.y);
     if (!shapes_.Get(statistics_.x).rank_known &&
         ((problem->kind != Kind::kLayerNorm && problem->kind != Kind::kRmsNorm) ||
-         !WriteAxesAsTheGraphDoes(core, &*problem))) {
+         !WriteAxesAsTheGraphDoes(core, affine.valid(), &*problem))) {
       reason_ = Reason::kNotExpressible;
       return false;
     }
@@ -490,6 +506,26 @@ class Search {
     *match = ForwardMatch{
         statistics_, *problem,     output.subtract_mean,     statistics_.x, output.y, output.gamma,
         output.beta, output.parts, output.parts_are_factors, core};
+    return true;
+  }
+
+  // A parameter of unknown size may have one element when the graph runs, and so may a normalized
+  // axis of unknown size: either would broadcast in the graph.
+  bool ParametersSurelyFit(const Output& output, const Problem& problem) const {
+    const TensorInfo& x = shapes_.Get(statistics_.x);
+    const auto is_known = [](int64_t size) { return size >= 0; };
+    for (TensorId tensor : {output.gamma, output.beta}) {
+      if (!tensor.valid()) continue;
+      const TensorInfo& info = shapes_.Get(tensor);
+      if (!info.rank_known || !std::all_of(info.dims.begin(), info.dims.end(), is_known)) {
+        return false;
+      }
+      const bool over_axes = problem.kind == Kind::kLayerNorm || problem.kind == Kind::kRmsNorm;
+      if (!x.rank_known || !over_axes) continue;
+      for (int axis : problem.axes) {
+        if (!is_known(x.dims[x.dims.size() + axis])) return false;
+      }
+    }
     return true;
   }
 
@@ -549,7 +585,8 @@ class Search {
   }
 
   // Without a known rank, axes are written as the graph writes them. False if it mixes the ways.
-  bool WriteAxesAsTheGraphDoes(const std::vector<int>& core, Problem* problem) const {
+  bool WriteAxesAsTheGraphDoes(const std::vector<int>& core, bool has_parameters,
+                               Problem* problem) const {
     bool negative = false, positive = false;
     for (int node : core) {
       if (ClassOf(view_.op(node)) != OpClass::kReduction) continue;
@@ -558,6 +595,9 @@ class Search {
       for (int64_t axis : axes->values) (axis < 0 ? negative : positive) = true;
     }
     if (negative == positive) return false;
+    // Parameters line up with the last axis, positive axes count from the first: with an unknown
+    // rank nobody can tell whether they meet.
+    if (positive && has_parameters) return false;
     if (positive) {
       for (int& axis : problem->axes) axis += static_cast<int>(x_dims_.size());
     }

@@ -56,6 +56,10 @@ Binary BinaryOf(const std::string& op) {
   return found == kOps->end() ? nullptr : found->second;
 }
 
+bool IsAtMostZero(const Value& value) {
+  return value.numbers.atoms.empty() && value.numbers.data[0] <= 0.0;
+}
+
 bool ChannelsFirst(const GraphView& view, int node) {
   const std::string format = view.GetString(node, "data_format", "NHWC");
   return format.size() > 1 && format[1] == 'C';
@@ -110,6 +114,11 @@ std::optional<Value> Interpreter::Elementwise(int node) {
   }
   const Binary binary = BinaryOf(op == "BiasAdd" ? "AddV2" : op);
   if (binary == nullptr) return std::nullopt;
+  // A clamp may be out of the draws' reach; max(variance, 0) is the one that means nothing.
+  if (op == "Minimum" ||
+      (op == "Maximum" && !IsAtMostZero(*values[0]) && !IsAtMostZero(*values[1]))) {
+    return std::nullopt;
+  }
   out.numbers = values[0]->numbers;
   for (size_t i = 1; i < values.size(); ++i) {
     out.numbers = Zip(out.numbers, values[i]->numbers, binary);
@@ -198,7 +207,11 @@ std::optional<Value> Interpreter::View(int node) {
         drop[dim] = true;
       }
     } else {
-      for (int i = 0; i < rank; ++i) drop[i] = input->dims[i].empty();
+      for (int i = 0; i < rank; ++i) {
+        drop[i] = input->dims[i].empty();
+        // An unknown size may be 1 when the graph runs, and would go too.
+        if (!drop[i] && !axes_->size(input->dims[i]).known()) return std::nullopt;
+      }
     }
     out.dims.clear();
     for (int i = 0; i < rank; ++i) {

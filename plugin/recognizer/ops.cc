@@ -65,7 +65,7 @@ OpClass ClassOf(const std::string& op) {
 }
 
 bool IsSum(const std::string& op) {
-  return op == "AddV2" || op == "AddN" || op == "Add" || op == "Sub" || op == "BiasAdd";
+  return op == "AddV2" || op == "AddN" || op == "Add" || op == "Sub";
 }
 
 bool IsProduct(const std::string& op) { return op == "Mul" || op == "RealDiv"; }

@@ -19,7 +19,7 @@ enum class OpClass {
 OpClass ClassOf(const std::string& op);
 
 // What sums and products are made of (the recognizer flattens them).
-bool IsSum(const std::string& op);      // Add, AddV2, AddN, Sub, BiasAdd
+bool IsSum(const std::string& op);      // Add, AddV2, AddN, Sub
 bool IsProduct(const std::string& op);  // Mul, RealDiv
 
 }  // namespace nv_norms

@@ -61,6 +61,8 @@ bool MayLookBehind(const GraphView& view, const Shapes& shapes, int node) {
     return from == to || (to == tensorflow::DT_FLOAT &&
                           (from == tensorflow::DT_HALF || from == tensorflow::DT_BFLOAT16));
   }
+  // Nor past a clamp, which a draw may not have met.
+  if (view.op(node) == "Maximum" || view.op(node) == "Minimum") return false;
   const OpClass op_class = ClassOf(view.op(node));
   return op_class == OpClass::kView || op_class == OpClass::kElementwise;
 }
@@ -108,7 +110,7 @@ int RankNearby(const GraphView& view, const Shapes& shapes, TensorId x,
 // The constant of the graph that an estimate stands for: the graph's own digits are better.
 double Snap(double estimate, double scale, const std::vector<double>& constants) {
   for (double constant : constants) {
-    if (std::fabs(constant - estimate) <= 1e-4 * std::fabs(constant) + 1e-12 * scale) {
+    if (std::fabs(constant - estimate) <= 1e-6 * std::fabs(constant) + 1e-12 * scale) {
       return constant;
     }
   }
@@ -185,6 +187,17 @@ std::optional<std::vector<Atom>> Reduced(const Numbers& x, const Numbers& root) 
   return reduced;
 }
 
+// Without an epsilon the inverse root of x = 0 is infinite; where the graph says otherwise, it
+// holds a safeguard that the draws were too large to meet.
+bool VanishesWithX(Scene scene, TensorId anchor, bool inverse, Axes* axes) {
+  scene.scale_of_last_draw = 0;
+  Interpreter interpreter(scene, axes, Interpreter::kNumDraws - 1);
+  const Value* root = interpreter.Eval(anchor);
+  if (root == nullptr) return false;
+  return std::all_of(root->numbers.data.begin(), root->numbers.data.end(),
+                     [&](double r) { return inverse ? !std::isfinite(r) : r == 0.0; });
+}
+
 // Tries all draws: an ordinary one tells the slope, the one with values near zero tells epsilon,
 // and the last is one in which the moment is about as large as epsilon, so that max(moment,
 // epsilon) shows.
@@ -217,6 +230,7 @@ Outcome TestCandidate(Scene* scene, TensorId anchor, bool inverse, Axes* axes, M
       return Outcome::kEpsilonVaries;
     }
   }
+  if (*epsilon == 0 && !VanishesWithX(*scene, anchor, inverse, axes)) return Outcome::kFailed;
   return *epsilon >= 0 ? Outcome::kPassed : Outcome::kEpsilonVaries;
 }
 
