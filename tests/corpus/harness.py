@@ -213,6 +213,7 @@ def _compare(case: Case, want, stock, fused, outcome: Outcome) -> None:
         return
     # Several norms in a row, or gradients through them, add up: twice the stock error then.
     several = sum(case.expect.values()) != 1 or case.mode not in _PLAIN_MODES
+    fused_ops = max(1, sum(outcome.found.values()) + sum(outcome.backward.values()))
     for number, (got, exact) in enumerate(zip(results, want, strict=True)):
         dtype = got.dtype if got.dtype.kind in "fV" else np.dtype(np.float32)
         if stock is None and case.must_fuse:
@@ -226,7 +227,7 @@ def _compare(case: Case, want, stock, fused, outcome: Outcome) -> None:
         if error / unit >= outcome.error_fused / (outcome.unit or unit):
             outcome.error_fused, outcome.error_stock, outcome.unit = error, base, unit
         # Against float64, float64 itself can only be judged up to the rounding of both sums.
-        units = 32 if dtype == np.float64 else 2
+        units = 32 if dtype == np.float64 else 2 * fused_ops
         if error > (2 if several else 1) * base + units * unit:
             outcome.problems.append(
                 f"output {number} is {error / unit:.1f} units in the last place of {dtype} away "
