@@ -43,6 +43,13 @@ class Remapper {
 
   bool Run(const std::vector<int>& anchors) {
     view_->MarkLive([this](int node) { return keep_(node) || !IsPure(view_->op(node)); });
+    for (int node = 0; node < view_->num_nodes(); ++node) {
+      const std::string& op = view_->op(node);
+      if (op == "FusedLayerNorm" || op == "FusedInstanceNorm" || op == "FusedGroupNorm" ||
+          op == "FusedRMSNorm") {
+        fused_before_.insert(node);
+      }
+    }
     bool changed = false;
     for (int anchor : anchors) {
       std::set<int> settled;
@@ -61,6 +68,7 @@ class Remapper {
   Outcome FuseAt(int anchor, bool first, std::set<int>* settled) {
     Reason reason = Reason::kNotANormalization;
     const auto meanings = FindStatistics(*view_, *shapes_, anchor, &reason);
+    if (first && AlreadyFused(meanings)) return Outcome::kNothing;
     for (const Statistics& statistics : meanings) {
       Reason why_not = Reason::kNone;
       const auto matches = FindForward(*view_, *shapes_, statistics, keep_, settled, &why_not);
@@ -79,7 +87,6 @@ class Remapper {
       // The most telling reason wins.
       if (reason == Reason::kNoOutput || reason == Reason::kNone) reason = why_not;
     }
-    if (first && !meanings.empty() && AlreadyFused(meanings)) return Outcome::kNothing;
     if (first) Refuse(anchor, meanings, reason);
     return Outcome::kNothing;
   }
@@ -152,13 +159,13 @@ class Remapper {
     }
   }
 
-  // In the second pass the backward still uses the moments of a forward that is fused.
+  // In the second pass somebody may still read the moments of a norm that the first one fused.
   bool AlreadyFused(const std::vector<Statistics>& meanings) const {
     for (const Statistics& statistics : meanings) {
+      const float epsilon = static_cast<float>(statistics.epsilon);
       for (const Consumer& c : view_->consumers(statistics.x)) {
-        const std::string& op = view_->op(c.node);
-        if (op == "FusedLayerNorm" || op == "FusedInstanceNorm" || op == "FusedGroupNorm" ||
-            op == "FusedRMSNorm") {
+        if (fused_before_.count(c.node) > 0 &&
+            view_->GetFloat(c.node, "epsilon", -1.0f) == epsilon) {
           return true;
         }
       }
@@ -195,6 +202,7 @@ class Remapper {
   Shapes* shapes_;
   const RemapperOptions& options_;
   std::vector<Record>* records_;
+  std::set<int> fused_before_;
   std::function<bool(int)> keep_;
 };
 

@@ -72,22 +72,21 @@ absl::Status RewriteOffline(const std::string& device, const std::vector<std::st
       }
     }
   }
-  std::vector<std::string> unplaced;
-  if (!device.empty()) {
-    for (tensorflow::NodeDef& node : *item.graph.mutable_node()) {
-      if (node.device().empty()) {
-        node.set_device(device);
-        unplaced.push_back(node.name());
-      }
+  std::unordered_set<std::string> placed;
+  for (tensorflow::NodeDef& node : *item.graph.mutable_node()) {
+    if (!node.device().empty()) {
+      placed.insert(node.name());
+    } else if (!device.empty()) {
+      node.set_device(device);
     }
   }
   tensorflow::GraphDef rewritten;
   const auto changed = RemapItem(&item, options, &rewritten, records);
   if (!changed.ok()) return changed.status();
   if (*changed) {
-    const std::unordered_set<std::string> was_unplaced(unplaced.begin(), unplaced.end());
+    // What had no device, or was not there, has none now.
     for (tensorflow::NodeDef& node : *rewritten.mutable_node()) {
-      if (was_unplaced.count(node.name()) > 0) node.clear_device();
+      if (!device.empty() && placed.count(node.name()) == 0) node.clear_device();
     }
     *graph = std::move(rewritten);
   }

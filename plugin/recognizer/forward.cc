@@ -168,28 +168,28 @@ class Search {
     bool ok = true;
     const Numbers value = Combine(items, product, interpreter_, &ok);
     if (!ok || interpreter_->restart()) return false;
-    std::vector<bool> choices = {true, false};
-    if (statistics_.moment == Moment::kMeanSquare) choices = {false};
-    for (bool centred : choices) {
+    for (bool centred : {true, false}) {
+      if (centred && statistics_.moment == Moment::kMeanSquare) continue;
       const Numbers& base = centred ? bases_.centred : bases_.plain;
-      if (Close(value, base, kTolerance)) {
-        output->subtract_mean = centred;
-        output->gamma = TensorId();
-        return true;
-      }
+      output->subtract_mean = centred;
+      output->gamma = TensorId();
+      if (Close(value, base, kTolerance)) return true;
       const std::vector<TensorId> operands = interpreter_->operands();
       for (const TensorId& operand : operands) {
+        const bool parameter = MayBeParameter(operand);
+        if (interpreter_->restart()) return false;
+        // Others are only looked at to say why a sum of few terms is refused.
+        if (!parameter && items.size() > 2) continue;
         const Value* gamma = interpreter_->Eval(operand);
-        if (gamma == nullptr) continue;
-        const Numbers scaled = Zip(base, gamma->numbers, [](double a, double b) { return a * b; });
-        if (!Close(value, scaled, kTolerance)) continue;
-        if (!MayBeParameter(operand)) {
-          if (!interpreter_->restart()) reason_ = Reason::kParameterVaries;
+        if (gamma == nullptr || gamma->numbers.atoms.empty() ||
+            !CloseToProduct(value, base, gamma->numbers, kTolerance)) {
           continue;
         }
-        output->subtract_mean = centred;
-        output->gamma = operand;
-        return true;
+        if (parameter) {
+          output->gamma = operand;
+          return true;
+        }
+        reason_ = Reason::kParameterVaries;
       }
     }
     return false;
@@ -509,8 +509,8 @@ class Search {
     return true;
   }
 
-  // A parameter of unknown size may have one element when the graph runs, and so may a normalized
-  // axis of unknown size: either would broadcast in the graph.
+  // A parameter of unknown size may have one element when the graph runs, and so may x along its
+  // normalized axes if nothing is known of them: either would broadcast in the graph.
   bool ParametersSurelyFit(const Output& output, const Problem& problem) const {
     const TensorInfo& x = shapes_.Get(statistics_.x);
     const auto is_known = [](int64_t size) { return size >= 0; };
@@ -522,9 +522,10 @@ class Search {
       }
       const bool over_axes = problem.kind == Kind::kLayerNorm || problem.kind == Kind::kRmsNorm;
       if (!x.rank_known || !over_axes) continue;
-      for (int axis : problem.axes) {
-        if (!is_known(x.dims[x.dims.size() + axis])) return false;
-      }
+      const bool some_known = std::any_of(problem.axes.begin(), problem.axes.end(), [&](int axis) {
+        return is_known(x.dims[x.dims.size() + axis]);
+      });
+      if (!some_known) return false;
     }
     return true;
   }

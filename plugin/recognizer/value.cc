@@ -12,38 +12,11 @@ std::vector<int> Strides(const Numbers& of, const std::vector<Atom>& atoms) {
   std::vector<int> strides(atoms.size(), 0);
   int stride = 1;
   for (int i = static_cast<int>(of.atoms.size()) - 1; i >= 0; --i) {
-    const auto at = std::find(atoms.begin(), atoms.end(), of.atoms[i]);
-    if (at != atoms.end()) strides[at - atoms.begin()] = stride;
+    const auto at = std::lower_bound(atoms.begin(), atoms.end(), of.atoms[i]);
+    if (at != atoms.end() && *at == of.atoms[i]) strides[at - atoms.begin()] = stride;
     stride *= of.sizes[i];
   }
   return strides;
-}
-
-// Calls f(offset_a, offset_b) for each element of the space, in row-major order.
-template <typename F>
-void Walk(const std::vector<int>& sizes, const std::vector<int>& a, const std::vector<int>& b,
-          F f) {
-  std::vector<int> index(sizes.size(), 0);
-  int offset_a = 0, offset_b = 0;
-  while (true) {
-    f(offset_a, offset_b);
-    int i = static_cast<int>(sizes.size()) - 1;
-    for (; i >= 0; --i) {
-      offset_a += a[i];
-      offset_b += b[i];
-      if (++index[i] < sizes[i]) break;
-      offset_a -= a[i] * sizes[i];
-      offset_b -= b[i] * sizes[i];
-      index[i] = 0;
-    }
-    if (i < 0) return;
-  }
-}
-
-int Count(const std::vector<int>& sizes) {
-  int count = 1;
-  for (int size : sizes) count *= size;
-  return count;
 }
 
 }  // namespace
@@ -52,37 +25,33 @@ bool Numbers::VariesAlong(Atom atom) const {
   return std::binary_search(atoms.begin(), atoms.end(), atom);
 }
 
-Numbers Map(const Numbers& a, const std::function<double(double)>& f) {
-  Numbers out = a;
-  for (double& v : out.data) v = f(v);
-  return out;
-}
-
-Numbers Zip(const Numbers& a, const Numbers& b, const std::function<double(double, double)>& f) {
-  Numbers out;
+Pair::Pair(const Numbers& a, const Numbers& b) {
   std::set_union(a.atoms.begin(), a.atoms.end(), b.atoms.begin(), b.atoms.end(),
-                 std::back_inserter(out.atoms));
-  for (Atom atom : out.atoms) {
+                 std::back_inserter(atoms_));
+  for (Atom atom : atoms_) {
     const Numbers& has = a.VariesAlong(atom) ? a : b;
-    out.sizes.push_back(
-        has.sizes[std::lower_bound(has.atoms.begin(), has.atoms.end(), atom) - has.atoms.begin()]);
+    const auto at = std::lower_bound(has.atoms.begin(), has.atoms.end(), atom);
+    sizes_.push_back(has.sizes[at - has.atoms.begin()]);
+    count_ *= sizes_.back();
   }
-  out.data.reserve(Count(out.sizes));
-  Walk(out.sizes, Strides(a, out.atoms), Strides(b, out.atoms),
-       [&](int i, int j) { out.data.push_back(f(a.data[i], b.data[j])); });
-  return out;
+  stride_a_ = Strides(a, atoms_);
+  stride_b_ = Strides(b, atoms_);
 }
 
 Numbers MeanOver(const Numbers& a, const std::vector<Atom>& atoms) {
   Numbers out;
+  int count = 1;
   for (size_t i = 0; i < a.atoms.size(); ++i) {
     if (std::find(atoms.begin(), atoms.end(), a.atoms[i]) != atoms.end()) continue;
     out.atoms.push_back(a.atoms[i]);
     out.sizes.push_back(a.sizes[i]);
+    count *= a.sizes[i];
   }
-  out.data.assign(Count(out.sizes), 0.0);
-  Walk(a.sizes, Strides(a, a.atoms), Strides(out, a.atoms),
-       [&](int i, int j) { out.data[j] += a.data[i]; });
+  out.data.assign(count, 0.0);
+  Pair(a, out).Walk([&](int i, int j) {
+    out.data[j] += a.data[i];
+    return true;
+  });
   const double share = static_cast<double>(out.data.size()) / a.data.size();
   for (double& v : out.data) v *= share;
   return out;
@@ -98,8 +67,19 @@ double MaxAbs(const Numbers& a) {
 }
 
 bool Close(const Numbers& a, const Numbers& b, double tolerance) {
-  const double difference = MaxAbs(Zip(a, b, [](double p, double q) { return p - q; }));
-  return difference <= tolerance * std::max(MaxAbs(a), MaxAbs(b));
+  const double limit = tolerance * std::max(MaxAbs(a), MaxAbs(b));
+  if (!(limit >= 0)) return false;
+  bool close = true;
+  Pair(a, b).Walk([&](int i, int j) { return close = std::fabs(a.data[i] - b.data[j]) <= limit; });
+  return close;
+}
+
+bool CloseToProduct(const Numbers& a, const Numbers& b, const Numbers& c, double tolerance) {
+  // The first elements of all three belong together.
+  const double first = b.data[0] * c.data[0];
+  const double loose = 1e3 * tolerance * (MaxAbs(a) + std::fabs(first));
+  if (!(std::fabs(a.data[0] - first) <= loose)) return false;
+  return Close(a, Zip(b, c, [](double p, double q) { return p * q; }), tolerance);
 }
 
 std::vector<Atom> Value::Flat() const {
