@@ -37,6 +37,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--slow", action="store_true", help="with the long tail")
     parser.add_argument("--only-slow", action="store_true", help="the long tail alone")
     parser.add_argument("--verbose", action="store_true", help="every case, not only failures")
+    parser.add_argument("--gradients", action="store_true", help="also training left unfused")
     parser.add_argument("--stock", action="store_true", help="check the cases themselves, unfused")
     parser.add_argument("--list", action="store_true", help="names only")
     parser.add_argument("--dump", metavar="DIR", help="write the graphs that the pass is given")
@@ -62,16 +63,17 @@ def select(options: argparse.Namespace) -> dict[str, list]:
 
 
 def coverage(outcomes: dict[str, list]) -> str:
-    """One line per table: cases, passed, failed, skipped, seconds."""
-    rows = [("table", "cases", "passed", "failed", "skipped", "seconds")]
+    """One line per table: cases, passed, failed, skipped, training cases with fused gradients."""
+    rows = [("table", "cases", "passed", "failed", "skipped", "gradients", "seconds")]
     for table, those in outcomes.items():
         skipped = sum(bool(outcome.skipped) for outcome in those)
         failed = sum(not outcome.ok for outcome in those)
         seconds = sum(outcome.seconds for outcome in those)
-        rows.append(
-            (table, len(those), len(those) - failed - skipped, failed, skipped, f"{seconds:.0f}")
-        )
-    return "\n".join(f"{row[0]:14}" + "".join(f"{cell!s:>9}" for cell in row[1:]) for row in rows)
+        training = [o for o in those if o.name.endswith("/train") and o.expected and not o.skipped]
+        fused = sum(outcome.backward == outcome.found for outcome in training)
+        counts = (len(those), len(those) - failed - skipped, failed, skipped)
+        rows.append((table, *counts, f"{fused} of {len(training)}", f"{seconds:.0f}"))
+    return "\n".join(f"{row[0]:14}" + "".join(f"{cell!s:>12}" for cell in row[1:]) for row in rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -98,7 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for case in cases:
             outcome = check(case, rewriter)
             outcomes[table].append(outcome)
-            if options.verbose or not outcome.ok:
+            unfused = outcome.name.endswith("/train") and outcome.backward != outcome.found
+            if options.verbose or not outcome.ok or (options.gradients and unfused):
                 print(outcome, flush=True)
     print(coverage(outcomes))
     if options.json:
