@@ -9,7 +9,7 @@
 namespace nv_norms {
 namespace {
 
-constexpr int kMaxAtoms = 9;        // tiny arrays stay below 3^9 numbers
+constexpr int kMaxAtoms = 8;        // tiny arrays stay below 4^8 numbers
 constexpr int kMaxNumberDepth = 8;  // constants and counts are near
 
 // SplitMix64 (Steele, Lea, Flood 2014): one step of a counter-based generator.
@@ -33,7 +33,8 @@ constexpr double kMean[Interpreter::kNumDraws] = {0.3, -2.0, 0.0, 1e4, 0.0};
 Interpreter::Interpreter(const Scene& scene, Axes* axes, int draw)
     : scene_(scene), view_(*scene.view), axes_(axes), draw_(draw) {}
 
-int Interpreter::TinySize(Atom atom) const { return 2 + (atom + draw_) % 2; }
+// Not 2: a layer norm of two numbers is 1 and -1, and its gradient 0.
+int Interpreter::TinySize() const { return 3 + draw_ % 2; }
 
 double Interpreter::RealSize(const Size& size) const {
   double real = static_cast<double>(size.coefficient());
@@ -47,11 +48,9 @@ Numbers Interpreter::Random(TensorId tensor, const std::vector<Atom>& atoms, boo
   Numbers numbers;
   numbers.atoms = atoms;
   std::sort(numbers.atoms.begin(), numbers.atoms.end());
+  numbers.sizes.assign(numbers.atoms.size(), TinySize());
   int count = 1;
-  for (Atom atom : numbers.atoms) {
-    numbers.sizes.push_back(TinySize(atom));
-    count *= TinySize(atom);
-  }
+  for (int size : numbers.sizes) count *= size;
   const double scale = draw_ < kNumDraws - 1 ? kScale[draw_] : scene_.scale_of_last_draw;
   uint64_t state = Mix((static_cast<uint64_t>(tensor.node) << 20) ^ (tensor.port << 8) ^ draw_);
   for (int i = 0; i < count; ++i) {

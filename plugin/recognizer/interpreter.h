@@ -85,7 +85,7 @@ class Interpreter {
   std::optional<std::vector<int>> AxisList(TensorId tensor, int rank);
   bool Done(Alignment alignment);
   Numbers Random(TensorId tensor, const std::vector<Atom>& atoms, bool is_root) const;
-  int TinySize(Atom atom) const;
+  int TinySize() const;
 
   const Scene& scene_;
   const GraphView& view_;
