@@ -13,8 +13,9 @@ namespace {
 constexpr int kWarpThreads = 256;   // block size where a row has a part of a warp
 constexpr int kBlockThreads = 512;  // at most, where a row has a block
 constexpr int kSplitThreads = 512;
-constexpr int kSplitItems = 8;  // elements of a tile to a thread
+constexpr int kSplitItems = 16;  // elements of a tile to a thread
 constexpr int kApplyThreads = 256;
+constexpr int kMergeThreads = 256;
 constexpr int kFinishColumns = 32;
 constexpr int kFinishRows = 8;
 
@@ -23,6 +24,7 @@ struct Arguments {
   DType x;
   DType param;
   DType dx;
+  DType dparam;
   DType stat;
   Formula formula;
   int64_t rows;
@@ -243,7 +245,7 @@ __global__ void __launch_bounds__(kFinishColumns* kFinishRows)
 }
 
 // The sums of one tile of a row.
-template <typename A, int VEC>
+template <typename A, int VEC, typename Types = AnyTypes<A>>
 __global__ void __launch_bounds__(kSplitThreads)
     TileSumsKernel(const __grid_constant__ Arguments args) {
   constexpr int kItems = kSplitItems / VEC;
@@ -252,10 +254,10 @@ __global__ void __launch_bounds__(kSplitThreads)
   const int64_t from = static_cast<int64_t>(blockIdx.x % args.tiles) * args.tile_cols;
   const int cols = static_cast<int>(min(static_cast<int64_t>(args.tile_cols), args.cols - from));
   const A mean = StoredMean<A>(args.buffers, args.stat, row);
-  Row<A, VEC, kItems> data;
+  Row<A, VEC, kItems, Types> data;
   data.Load(args, row * args.cols + from, cols, kSplitThreads, threadIdx.x, mean);
   A gamma[kItems][VEC];
-  LoadGamma<A, VEC, kItems>(args, row, from, cols, kSplitThreads, threadIdx.x, gamma);
+  LoadGamma<A, VEC, kItems, Types>(args, row, from, cols, kSplitThreads, threadIdx.x, gamma);
   A sums[3] = {0, 0, 0};
   AddSums(data, gamma, sums);
   BlockSum(sums, &storage);
@@ -267,16 +269,18 @@ __global__ void __launch_bounds__(kSplitThreads)
   }
 }
 
-// A warp to a row: the sums of its tiles to the terms of the input gradient.
+// A block to a row: the sums of its tiles to the terms of the input gradient.
 template <typename A>
-__global__ void __launch_bounds__(32) MergeTilesKernel(const __grid_constant__ Arguments args) {
+__global__ void __launch_bounds__(kMergeThreads)
+    MergeTilesKernel(const __grid_constant__ Arguments args) {
+  __shared__ BlockStorage<3, double> storage;
   const int64_t row = blockIdx.x;
   const A* from = static_cast<const A*>(args.tile_sums) + row * args.tiles * 3;
   double sums[3] = {0, 0, 0};
-  for (int64_t i = threadIdx.x; i < args.tiles; i += 32) {
+  for (int64_t i = threadIdx.x; i < args.tiles; i += kMergeThreads) {
     for (int n = 0; n < 3; ++n) sums[n] += from[3 * i + n];
   }
-  WarpSum(sums, 32);
+  BlockSum(sums, &storage);
   if (threadIdx.x != 0) return;
   const A mean = StoredMean<A>(args.buffers, args.stat, row);
   const A rstd = LoadOne<A>(args.stat, args.buffers.rstd, row);
@@ -286,45 +290,69 @@ __global__ void __launch_bounds__(32) MergeTilesKernel(const __grid_constant__ A
 
 // A thread to some columns, which goes through some of the rows: gamma is read once, and dgamma and
 // dbeta are summed on the way.
-template <typename A, int VEC>
+template <typename A, int VEC, typename Types = AnyTypes<A>>
 __global__ void __launch_bounds__(kApplyThreads)
     ApplyKernel(const __grid_constant__ Arguments args, int64_t rows_per_chunk) {
   const int64_t c = (static_cast<int64_t>(blockIdx.x) * kApplyThreads + threadIdx.x) * VEC;
   if (c >= args.cols) return;
   const auto* terms = static_cast<const GradientTerms<A>*>(args.terms);
   A gamma[VEC];
-  if (args.params.by_column) {
-    LoadParams<A, VEC>(args.params, args.param, args.buffers.gamma, 0, c, 1, gamma);
-  }
+  const auto load_gamma = [&](int64_t row) {
+    LoadParams<A, VEC, typename Types::P>(args.params, args.param, args.buffers.gamma, row, c, 1,
+                                          gamma);
+  };
+  if (args.params.by_column) load_gamma(0);
   A dgamma[VEC] = {};
   A dbeta[VEC] = {};
+  constexpr int kBatch = 2;  // rows loaded before the first is used
   const int64_t begin = blockIdx.y * rows_per_chunk;
   const int64_t end = min(begin + rows_per_chunk, args.rows);
-  for (int64_t row = begin; row < end; ++row) {
-    A x[VEC];
-    A dy[VEC];
-    LoadVector<A, VEC>(args.x, args.buffers.x, row * args.cols + c, x);
-    LoadVector<A, VEC>(args.dy, args.buffers.dy, row * args.cols + c, dy);
-    if (!args.params.by_column) {
-      LoadParams<A, VEC>(args.params, args.param, args.buffers.gamma, row, c, 1, gamma);
-    }
-    const GradientTerms<A> t = terms[row];
-    A dx[VEC];
+  for (int64_t start = begin; start < end; start += kBatch) {
+    A x[kBatch][VEC];
+    A dy[kBatch][VEC];
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) {
-      dx[v] = t.rstd * (dy[v] * gamma[v] - t.w_mean - ((x[v] - t.high) - t.low) * t.slope);
-      dgamma[v] += dy[v] * (((x[v] - t.xhat_high) - t.xhat_low) * t.rstd);
-      dbeta[v] += dy[v];
+    for (int j = 0; j < kBatch; ++j) {
+      const int64_t at = (start + j) * args.cols + c;
+      if (start + j < end) {
+        LoadVector<A, VEC, typename Types::X>(args.x, args.buffers.x, at, x[j]);
+        LoadVector<A, VEC, typename Types::X>(args.dy, args.buffers.dy, at, dy[j]);
+      }
     }
-    if (args.buffers.dx != nullptr) {
-      StoreVector<A, VEC>(args.dx, args.buffers.dx, row * args.cols + c, dx);
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int64_t row = start + j;
+      if (row >= end) break;
+      if (!args.params.by_column) load_gamma(row);
+      const GradientTerms<A> t = terms[row];
+      A dx[VEC];
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) {
+        dx[v] = t.rstd * (dy[j][v] * gamma[v] - t.w_mean - ((x[j][v] - t.high) - t.low) * t.slope);
+        dgamma[v] += dy[j][v] * (((x[j][v] - t.xhat_high) - t.xhat_low) * t.rstd);
+        dbeta[v] += dy[j][v];
+      }
+      if (args.buffers.dx != nullptr) {
+        StoreVector<A, VEC, typename Types::X>(args.dx, args.buffers.dx, row * args.cols + c, dx);
+      }
     }
   }
 #pragma unroll
   for (int v = 0; v < VEC; ++v) {
     const int64_t at = static_cast<int64_t>(blockIdx.y) * args.cols + c + v;
-    if (args.dgamma != nullptr) static_cast<A*>(args.dgamma)[at] = dgamma[v];
-    if (args.dbeta != nullptr) static_cast<A*>(args.dbeta)[at] = dbeta[v];
+    if (args.dgamma != nullptr) {
+      if (gridDim.y == 1) {  // the sums are whole
+        StoreOne<A>(args.dparam, args.buffers.dgamma, at, dgamma[v]);
+      } else {
+        static_cast<A*>(args.dgamma)[at] = dgamma[v];
+      }
+    }
+    if (args.dbeta != nullptr) {
+      if (gridDim.y == 1) {
+        StoreOne<A>(args.dparam, args.buffers.dbeta, at, dbeta[v]);
+      } else {
+        static_cast<A*>(args.dbeta)[at] = dbeta[v];
+      }
+    }
   }
 }
 
@@ -357,6 +385,32 @@ auto KernelFor(int vector, int elements, bool warp) -> void (*)(Arguments) {
   return warp ? KernelFor<A, 1, true>(elements) : KernelFor<A, 1, false>(elements);
 }
 
+// x, dy and dx of one type and float32 gamma, for which there are kernels of their own.
+bool UsualTypes(const BackwardProblem& problem) {
+  return problem.dy == problem.x && problem.dx == problem.x && problem.param == DType::kFloat &&
+         !problem.in_double();
+}
+
+// The kernels for the sums of tiles and for the input gradient of split rows.
+struct SplitKernels {
+  void (*sums)(Arguments);
+  void (*apply)(Arguments, int64_t);
+};
+
+template <typename A, typename Types>
+SplitKernels SplitKernelsOf(int vector) {
+  if (vector == 4) return {TileSumsKernel<A, 4, Types>, ApplyKernel<A, 4, Types>};
+  return {TileSumsKernel<A, 1, Types>, ApplyKernel<A, 1, Types>};
+}
+
+template <typename A>
+SplitKernels SplitKernelsFor(const BackwardProblem& problem, int vector) {
+  if (!UsualTypes(problem)) return SplitKernelsOf<A, AnyTypes<A>>(vector);
+  if (problem.x == DType::kFloat) return SplitKernelsOf<float, FixedTypes<float>>(vector);
+  if (problem.x == DType::kHalf) return SplitKernelsOf<float, FixedTypes<__half>>(vector);
+  return SplitKernelsOf<float, FixedTypes<__nv_bfloat16>>(vector);
+}
+
 Arguments ArgumentsOf(const BackwardPlan& plan, const BackwardBuffers& buffers) {
   const BackwardProblem& problem = plan.problem;
   Arguments args = {};
@@ -364,6 +418,7 @@ Arguments ArgumentsOf(const BackwardPlan& plan, const BackwardBuffers& buffers) 
   args.x = problem.x;
   args.param = problem.param;
   args.dx = problem.dx;
+  args.dparam = problem.dparam;
   args.stat = problem.stat();
   args.formula = problem.formula;
   args.rows = problem.geometry.rows.rows;
@@ -435,17 +490,17 @@ Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, void* 
   if (split) {
     args.tiles = static_cast<int>(TilesOf(plan));
     args.tile_cols = kSplitThreads * kSplitItems;
-    NV_NORMS_RETURN_IF_ERROR(LaunchKernel(
-        "gradient sums of tiles", vector == 4 ? TileSumsKernel<A, 4> : TileSumsKernel<A, 1>,
-        static_cast<unsigned>(args.rows * args.tiles), kSplitThreads, 0, 1, stream, args));
+    const SplitKernels kernels = SplitKernelsFor<A>(problem, vector);
+    NV_NORMS_RETURN_IF_ERROR(LaunchKernel("gradient sums of tiles", kernels.sums,
+                                          static_cast<unsigned>(args.rows * args.tiles),
+                                          kSplitThreads, 0, 1, stream, args));
     NV_NORMS_RETURN_IF_ERROR(LaunchKernel("merging of tiles", MergeTilesKernel<A>,
-                                          static_cast<unsigned>(args.rows), 32, 0, 1, stream,
-                                          args));
+                                          static_cast<unsigned>(args.rows), kMergeThreads, 0, 1,
+                                          stream, args));
     if (buffers.dx != nullptr || fused) {
       const int64_t chunks = plan.partials;
       NV_NORMS_RETURN_IF_ERROR(
-          LaunchKernel("normalization gradient of split rows",
-                       vector == 4 ? ApplyKernel<A, 4> : ApplyKernel<A, 1>,
+          LaunchKernel("normalization gradient of split rows", kernels.apply,
                        dim3(static_cast<unsigned>(CeilDiv(args.cols, kApplyThreads * vector)),
                             static_cast<unsigned>(chunks)),
                        kApplyThreads, 0, 1, stream, args, CeilDiv(args.rows, chunks)));
@@ -461,8 +516,7 @@ Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, void* 
     if (staged == 0) {
       auto kernel = KernelFor<A>(vector, plan.tile.items, warp);
       const DType x = problem.x;
-      if (warp && sizeof(A) == 4 && problem.dy == x && problem.dx == x &&
-          problem.param == DType::kFloat) {
+      if (warp && UsualTypes(problem)) {
         kernel = x == DType::kFloat  ? FixedKernelFor<float>(vector, plan.tile.items)
                  : x == DType::kHalf ? FixedKernelFor<__half>(vector, plan.tile.items)
                                      : FixedKernelFor<__nv_bfloat16>(vector, plan.tile.items);
@@ -473,6 +527,7 @@ Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, void* 
                                             plan.tile.blocks, stream, args));
     }
   }
+  if (split && fused && plan.partials == 1) return Status();
   if (fused) return LaunchFinish<A>(plan, buffers, args.dgamma, args.dbeta, stream);
   return LaunchParamGradients(plan, buffers, args.terms, stream);
 }
@@ -537,8 +592,13 @@ void PlanBackwardRows(BackwardPlan* plan) {
     plan->partials = std::min(CeilDiv(layout.rows, groups), 4 * multiprocessors);
   } else {
     const int64_t resident = std::max<int64_t>(1, 512 / tile.threads);
-    plan->partials = std::min<int64_t>(
-        layout.rows, std::max<int64_t>(1, resident * multiprocessors / tile.blocks));
+    int64_t clusters = std::max<int64_t>(1, resident * multiprocessors / tile.blocks);
+    if (tile.blocks > 1) {
+      // A cluster more than fit at once would wait for all the others' rows.
+      const int64_t fit = ClustersThatFit(*plan);
+      if (fit > 0) clusters = fit;
+    }
+    plan->partials = std::min<int64_t>(layout.rows, clusters);
   }
   if (plan->kernel == Kernel::kRowsSplit || !by_column)
     plan->workspace += Align16(TermsBytes(problem));

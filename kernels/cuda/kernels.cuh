@@ -40,6 +40,8 @@ Status LaunchBackwardRows(const BackwardPlan& plan, const BackwardBuffers& buffe
 // how many there are, 0 where types and alignment did not allow it and nothing was launched.
 Status LaunchBackwardRowsStaged(const BackwardPlan& plan, const BackwardBuffers& buffers,
                                 float* dgamma, float* dbeta, void* stream, int64_t* partials);
+// Clusters of that kernel that the device holds at once; 0 where it cannot tell.
+int64_t ClustersThatFit(const BackwardPlan& plan);
 constexpr int kStagedThreads = 512;
 constexpr int kStagedColumns = 16;  // whose sums a thread of the staged gradient keeps
 

@@ -122,10 +122,11 @@ __device__ __forceinline__ A ParamOr(DType type, const void* from, int64_t index
   return from == nullptr ? absent : LoadOne<A>(type, from, index);
 }
 
-// The bits of VEC numbers of any type that fits A, aligned like a vector of them.
+// The bits of VEC numbers of any type that fits A. They are taken apart word by word: arrays that
+// are written as one type and read as another would go through local memory.
 template <typename A, int VEC>
-struct alignas(16) Bits {
-  uint32_t words[VEC * sizeof(A) / 4];
+struct Bits {
+  uint32_t words[(VEC * sizeof(A) + 3) / 4];
 };
 
 template <int BYTES>
@@ -133,18 +134,77 @@ struct Chunk;
 template <>
 struct Chunk<2> {
   using Type = uint16_t;
+  __device__ static void Split(Type chunk, uint32_t* words) { words[0] = chunk; }
+  __device__ static Type Join(const uint32_t* words) { return static_cast<uint16_t>(words[0]); }
 };
 template <>
 struct Chunk<4> {
   using Type = uint32_t;
+  __device__ static void Split(Type chunk, uint32_t* words) { words[0] = chunk; }
+  __device__ static Type Join(const uint32_t* words) { return words[0]; }
 };
 template <>
 struct Chunk<8> {
   using Type = uint2;
+  __device__ static void Split(const Type& chunk, uint32_t* words) {
+    words[0] = chunk.x;
+    words[1] = chunk.y;
+  }
+  __device__ static Type Join(const uint32_t* words) { return make_uint2(words[0], words[1]); }
 };
 template <>
 struct Chunk<16> {
   using Type = uint4;
+  __device__ static void Split(const Type& chunk, uint32_t* words) {
+    words[0] = chunk.x;
+    words[1] = chunk.y;
+    words[2] = chunk.z;
+    words[3] = chunk.w;
+  }
+  __device__ static Type Join(const uint32_t* words) {
+    return make_uint4(words[0], words[1], words[2], words[3]);
+  }
+};
+
+// Number v of those in these words.
+template <typename T>
+struct Word;
+template <>
+struct Word<__half> {
+  __device__ static __half Get(const uint32_t* words, int v) {
+    return __ushort_as_half(static_cast<unsigned short>(words[v / 2] >> (v % 2 * 16)));
+  }
+  __device__ static void Put(__half value, uint32_t* words, int v) {
+    const uint32_t bits = __half_as_ushort(value);
+    words[v / 2] = v % 2 == 0 ? bits : words[v / 2] | bits << 16;
+  }
+};
+template <>
+struct Word<__nv_bfloat16> {
+  __device__ static __nv_bfloat16 Get(const uint32_t* words, int v) {
+    return __ushort_as_bfloat16(static_cast<unsigned short>(words[v / 2] >> (v % 2 * 16)));
+  }
+  __device__ static void Put(__nv_bfloat16 value, uint32_t* words, int v) {
+    const uint32_t bits = __bfloat16_as_ushort(value);
+    words[v / 2] = v % 2 == 0 ? bits : words[v / 2] | bits << 16;
+  }
+};
+template <>
+struct Word<float> {
+  __device__ static float Get(const uint32_t* words, int v) { return __uint_as_float(words[v]); }
+  __device__ static void Put(float value, uint32_t* words, int v) {
+    words[v] = __float_as_uint(value);
+  }
+};
+template <>
+struct Word<double> {
+  __device__ static double Get(const uint32_t* words, int v) {
+    return __hiloint2double(static_cast<int>(words[2 * v + 1]), static_cast<int>(words[2 * v]));
+  }
+  __device__ static void Put(double value, uint32_t* words, int v) {
+    words[2 * v] = static_cast<uint32_t>(__double2loint(value));
+    words[2 * v + 1] = static_cast<uint32_t>(__double2hiint(value));
+  }
 };
 
 // VEC numbers at an address aligned to the vector's size, or to 16 bytes.
@@ -152,18 +212,32 @@ template <typename T, int VEC, typename A>
 __device__ __forceinline__ void LoadBits(const T* from, Bits<A, VEC>* to) {
   constexpr int kBytes = VEC * sizeof(T);
   constexpr int kStep = kBytes < 16 ? kBytes : 16;
-  using C = typename Chunk<kStep>::Type;
+  using C = Chunk<kStep>;
 #pragma unroll
   for (int i = 0; i < kBytes / kStep; ++i) {
-    reinterpret_cast<C*>(to->words)[i] = reinterpret_cast<const C*>(from)[i];
+    C::Split(reinterpret_cast<const typename C::Type*>(from)[i], to->words + i * 4);
   }
 }
 
 template <typename T, int VEC, typename A>
 __device__ __forceinline__ void ConvertBits(const Bits<A, VEC>& bits, A (&to)[VEC]) {
-  const T* from = reinterpret_cast<const T*>(bits.words);
 #pragma unroll
-  for (int v = 0; v < VEC; ++v) to[v] = To<A>::Of(from[v]);
+  for (int v = 0; v < VEC; ++v) to[v] = To<A>::Of(Word<T>::Get(bits.words, v));
+}
+
+// The numbers as T, at an address aligned to the vector's size, or to 16 bytes.
+template <typename T, int VEC, typename A>
+__device__ __forceinline__ void StoreAs(T* to, const A (&from)[VEC]) {
+  constexpr int kBytes = VEC * sizeof(T);
+  constexpr int kStep = kBytes < 16 ? kBytes : 16;
+  using C = Chunk<kStep>;
+  uint32_t words[(kBytes + 3) / 4];
+#pragma unroll
+  for (int v = 0; v < VEC; ++v) Word<T>::Put(From<T>::Of(from[v]), words, v);
+#pragma unroll
+  for (int i = 0; i < kBytes / kStep; ++i) {
+    reinterpret_cast<typename C::Type*>(to)[i] = C::Join(words + i * 4);
+  }
 }
 
 template <typename A, int VEC, typename How = Any<A>>
@@ -182,16 +256,7 @@ __device__ __forceinline__ void StoreVector(DType type, void* to, int64_t index,
                                             const A (&from)[VEC]) {
   How::Call(type, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    constexpr int kBytes = VEC * sizeof(T);
-    constexpr int kStep = kBytes < 16 ? kBytes : 16;
-    using C = typename Chunk<kStep>::Type;
-    alignas(16) T values[VEC];
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) values[v] = From<T>::Of(from[v]);
-#pragma unroll
-    for (int i = 0; i < kBytes / kStep; ++i) {
-      reinterpret_cast<C*>(static_cast<T*>(to) + index)[i] = reinterpret_cast<const C*>(values)[i];
-    }
+    StoreAs(static_cast<T*>(to) + index, from);
   });
 }
 

@@ -37,11 +37,17 @@ __device__ __forceinline__ void WaitForCopies() {
 template <typename T>
 constexpr int kVectorOf = 16 / sizeof(T);
 
+// Reads 16 bytes of shared memory at once; left to itself the compiler reads number by number.
 template <typename T>
 __device__ __forceinline__ void Unpack(const uint4& from, float (&to)[kVectorOf<T>]) {
-  const T* values = reinterpret_cast<const T*>(&from);
+  uint32_t words[4];
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(&from));
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address)
+               : "memory");
 #pragma unroll
-  for (int v = 0; v < kVectorOf<T>; ++v) to[v] = To<float>::Of(values[v]);
+  for (int v = 0; v < kVectorOf<T>; ++v) to[v] = To<float>::Of(Word<T>::Get(words, v));
 }
 
 // gamma or beta, which no kernel writes; absent ones are `absent`.
@@ -57,15 +63,15 @@ __device__ __forceinline__ void LoadParamVector(DType type, const void* from, in
     using T = std::remove_pointer_t<decltype(tag)>;
     constexpr int kBytes = VEC * sizeof(T);
     constexpr int kStep = kBytes < 16 ? kBytes : 16;
-    using C = typename Chunk<kStep>::Type;
-    alignas(16) T values[VEC];
+    using C = Chunk<kStep>;
+    Bits<float, VEC> bits;
 #pragma unroll
     for (int i = 0; i < kBytes / kStep; ++i) {
-      reinterpret_cast<C*>(values)[i] =
-          __ldg(reinterpret_cast<const C*>(static_cast<const T*>(from) + c) + i);
+      C::Split(
+          __ldg(reinterpret_cast<const typename C::Type*>(static_cast<const T*>(from) + c) + i),
+          bits.words + i * 4);
     }
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) to[v] = To<float>::Of(values[v]);
+    ConvertBits<T>(bits, to);
   });
 }
 

@@ -1,0 +1,371 @@
+"""What the rewriter costs: its share of Grappler's time, and its time over the size of a graph.
+
+    python benchmarks/recognizer.py            # both, as tables
+    python benchmarks/recognizer.py --write    # and into benchmarks/results/recognizer.{md,csv}
+
+Share: keras-hub's BertBackbone in its base configuration (12 layers, 768 wide, random weights),
+inference and a training step (forward and gradient), each traced and optimized by Grappler several
+times on the CPU. TF_CPP_VMODULE=meta_optimizer=1,remapper=1 makes TensorFlow log a line after each
+optimizer; one clock, that of the log, gives both numbers: Grappler's time is from its first line
+to its last, ours from the line before our pass to the line after it. So ours includes what
+TensorFlow does to call a plugin (serializing the graph, parsing the result).
+
+Size: one transformer block (two layer norms, attention, feed-forward), with its gradient or
+without, is copied until the graph has so many nodes, and rewrite() is timed on it: the copies one
+behind the other or side by side; with constants of their own or, as TensorFlow leaves them, shared.
+The parts of the time are told apart by taking away work: without any inverse root the pass stops
+before shape inference; with one that is no norm's it stops after it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+if str(ROOT / "python") not in sys.path:
+    sys.path.append(str(ROOT / "python"))
+
+SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
+REPEATS = 5
+PREDICTED = (
+    "Predicted: below 5 % of Grappler's time, inference and training; time linear in the graph's "
+    "size (a hundred times the nodes, at most 120 times the time), shared constants or not."
+)
+
+
+class Share(NamedTuple):
+    """Medians over the repeats, in milliseconds."""
+
+    mode: str
+    nodes: int
+    fused: int
+    grappler: float
+    first: float
+    second: float
+
+    @property
+    def share(self) -> float:
+        return (self.first + self.second) / self.grappler
+
+
+class Point(NamedTuple):
+    """Seconds for one graph; the best of three."""
+
+    mode: str
+    arrangement: str
+    constants: str
+    nodes: int
+    fused: int
+    parse: float
+    shapes: float
+    recognize: float
+
+    @property
+    def total(self) -> float:
+        return self.parse + self.shapes + self.recognize
+
+
+# ------------------------------------------------------------------------------------------ share
+
+
+def _optimize_bert(mode: str) -> None:
+    """What the child process does: lets Grappler optimize the model's graph REPEATS times."""
+    import keras_hub
+    import tensorflow as tf
+
+    import nv_norms_rewriter
+
+    model = keras_hub.models.BertBackbone(
+        vocabulary_size=30522, num_layers=12, num_heads=12, hidden_dim=768, intermediate_dim=3072
+    )
+    ones = tf.ones((1, 16), tf.int32)
+    inputs = {"token_ids": ones, "segment_ids": tf.zeros_like(ones), "padding_mask": ones}
+
+    def infer(x):
+        return model(x, training=False)
+
+    def train(x):
+        with tf.GradientTape() as tape:
+            out = model(x, training=True)
+            loss = sum(tf.reduce_mean(tf.square(out[key])) for key in out)
+        return loss, tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+    for _ in range(REPEATS):
+        nv_norms_rewriter.clear_report()
+        tf.function({"infer": infer, "train": train}[mode])(inputs)
+        print("FUSED", len(nv_norms_rewriter.report().fused), flush=True)
+
+
+_LINE = re.compile(r"^[IWE]\d+ [\d:]*?:?(\d+\.\d+)\s+\d+ (\w+\.cc):\d+\] (.*)$")
+
+
+def _log_lines(log: str) -> Iterator[tuple[float, str, str]]:
+    """(seconds, file, text) of each line of TensorFlow's log that is one."""
+    for line in log.splitlines():
+        match = _LINE.match(line)
+        if match:
+            yield float(match[1]), match[2], match[3]
+
+
+def _passes(log: str) -> Iterator[tuple[float, list[float], int]]:
+    """(Grappler's milliseconds, ours for each pass, nodes) of each large graph in the log."""
+    start = end = before = 0.0
+    ours: list[float] = []
+    nodes, pending = 0, False
+    for when, file, text in _log_lines(log):
+        if file == "meta_optimizer.cc":
+            if text.startswith("Starting optimization for grappler item"):
+                if nodes > 500:
+                    yield 1e3 * (end - start), ours, nodes
+                start, ours, nodes = when, [], 0
+            elif pending:
+                ours.append(1e3 * (when - before))
+            pending, before, end = False, when, when
+        elif file == "remapper.cc" and text.startswith("Graph "):
+            pending = True
+            nodes = nodes or int(re.search(r": (\d+) nodes", text)[1])
+    if nodes > 500:
+        yield 1e3 * (end - start), ours, nodes
+
+
+def measure_share(mode: str) -> Share:
+    environment = {
+        **os.environ,
+        "TF_CPP_MIN_LOG_LEVEL": "0",
+        "TF_CPP_VMODULE": "meta_optimizer=1,remapper=1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "NV_NORMS_REWRITER": "1",
+    }
+    child = subprocess.run(
+        [sys.executable, __file__, "--child", mode], env=environment, text=True, capture_output=True
+    )
+    if child.returncode != 0:
+        sys.exit(f"the model did not run:\n{child.stderr[-3000:]}")
+    runs = [run for run in _passes(child.stderr) if len(run[1]) == 2]
+    if not runs:
+        sys.exit(f"the log holds no passes of ours:\n{child.stderr[-3000:]}")
+    shares = sorted(runs, key=lambda run: sum(run[1]) / run[0])
+    grappler, (first, second), nodes = shares[len(shares) // 2]  # the median share's run
+    fused = int(re.findall(r"FUSED (\d+)", child.stdout)[-1])
+    return Share(mode, nodes, fused, grappler, first, second)
+
+
+# ------------------------------------------------------------------------------------------- size
+
+
+def _block(with_gradient: bool):
+    """GraphDef of one post-norm transformer block: x -> y, and dy -> dx."""
+    import tensorflow as tf
+
+    width, heads, tokens = 64, 4, 16
+
+    def norm(x):
+        mean = tf.reduce_mean(x, -1, keepdims=True)
+        variance = tf.reduce_mean(tf.math.squared_difference(x, mean), -1, keepdims=True)
+        gamma, beta = (tf.compat.v1.placeholder(tf.float32, (width,)) for _ in range(2))
+        scale = tf.math.rsqrt(variance + 1e-5) * tf.reshape(gamma, (1, 1, width))
+        return x * scale + (tf.reshape(beta, (1, 1, width)) - mean * scale)
+
+    def dense(x, out):
+        kernel = tf.compat.v1.placeholder(tf.float32, (int(x.shape[-1]), out))
+        bias = tf.compat.v1.placeholder(tf.float32, (out,))
+        rows = tf.matmul(tf.reshape(x, (-1, int(x.shape[-1]))), kernel)
+        return tf.reshape(tf.nn.bias_add(rows, bias), (-1, tokens, out))
+
+    def split(x):
+        return tf.transpose(tf.reshape(x, (-1, tokens, heads, width // heads)), (0, 2, 1, 3))
+
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, (None, tokens, width), name="x")
+        q, k, v = (split(dense(x, width)) for _ in range(3))
+        attention = tf.nn.softmax(tf.matmul(q, k, transpose_b=True) * 0.125)
+        context = tf.transpose(tf.matmul(attention, v), (0, 2, 1, 3))
+        h = norm(x + dense(tf.reshape(context, (-1, tokens, width)), width))
+        hidden = dense(h, 4 * width)
+        gelu = 0.5 * hidden * (1.0 + tf.math.erf(hidden * 0.70710678))
+        y = tf.identity(norm(h + dense(gelu, width)), name="y")
+        if with_gradient:
+            dy = tf.compat.v1.placeholder(tf.float32, (None, tokens, width), name="dy")
+            weights = [op.outputs[0] for op in graph.get_operations() if op.type == "Placeholder"]
+            gradients = tf.gradients(y, weights[:-1], dy)
+            tf.identity(gradients[0], name="dx")
+    return graph.as_graph_def()
+
+
+def _copies(block, count: int, chained: bool, shared: bool):
+    """`count` blocks; the y of one is the x of the next, the dx of one the dy of that before."""
+    import tensorflow as tf
+
+    graph = tf.compat.v1.GraphDef()
+    graph.versions.CopyFrom(block.versions)
+    for i in range(count):
+        for node in block.node:
+            if shared and i > 0 and node.name in block.constants:
+                continue
+            copy = graph.node.add()
+            copy.CopyFrom(node)
+            copy.name = f"{i}/{node.name}"
+            for slot, edge in enumerate(node.input):
+                name = edge.lstrip("^").split(":")[0]
+                at, source = i, name
+                if chained and name == "x" and i > 0:
+                    at, source = i - 1, "y"
+                elif chained and name == "dy" and i + 1 < count:
+                    at, source = i + 1, "dx"
+                elif shared and name in block.constants:
+                    at = 0
+                copy.input[slot] = edge.replace(name, f"{at}/{source}", 1)
+    return graph
+
+
+class _Named:
+    """A GraphDef that knows the names of its constants."""
+
+    def __init__(self, graph) -> None:
+        self.node, self.versions = graph.node, graph.versions
+        self.constants = {n.name for n in graph.node if n.op == "Const" and not n.input}
+
+
+def _best(work: Callable[[], object]) -> float:
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def measure_size(mode: str, nodes: int, chained: bool, shared: bool) -> Point:
+    import json
+
+    from nv_norms_rewriter import _library
+
+    block = _Named(_block(mode == "train"))
+    size = len(block.node) - (len(block.constants) if shared else 0)
+    graph = _copies(block, max(1, nodes // size), chained, shared)
+    real = graph.SerializeToString()
+    for node in graph.node:
+        if node.op == "Rsqrt":
+            node.op = "Exp"
+    none = graph.SerializeToString()
+    root = graph.node.add(name="root", op="Rsqrt", input=["0/x"])
+    root.attr["T"].CopyFrom(graph.node[0].attr["dtype"])
+    one = graph.SerializeToString()
+    rewrite = _library.core().rewrite
+    records = rewrite(real, "", "")[1]
+    fused = sum(r["fused"] for r in (json.loads(records) if isinstance(records, str) else records))
+    parse = _best(lambda: rewrite(none, "", ""))
+    shapes = _best(lambda: rewrite(one, "", ""))
+    total = _best(lambda: rewrite(real, "", ""))
+    return Point(
+        mode,
+        "chained" if chained else "side by side",
+        "shared" if shared else "own",
+        len(graph.node) - 1,
+        fused,
+        parse,
+        max(shapes - parse, 0.0),
+        max(total - shapes, 0.0),
+    )
+
+
+# ----------------------------------------------------------------------------------------- tables
+
+
+def _machine() -> str:
+    import keras
+    import keras_hub
+    import tensorflow as tf
+
+    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    today = datetime.datetime.now(datetime.timezone.utc).date()
+    return (
+        f"{today}; {os.cpu_count()} cores of {model[1] if model else platform.processor()}; "
+        f"load {os.getloadavg()[0]:.1f}; "
+        f"TensorFlow {tf.__version__}, Keras {keras.__version__}, keras-hub "
+        f"{keras_hub.__version__}, Python {platform.python_version()}."
+    )
+
+
+def _markdown(shares: list[Share], points: list[Point]) -> str:
+    lines = ["# What the rewriter costs", "", _machine(), "", PREDICTED, ""]
+    lines += [
+        f"## Share of Grappler's time on BERT-base (run of the median share out of {REPEATS})",
+        "",
+        "| graph | nodes before us | fused | Grappler | our 1st pass | our 2nd pass | share |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for s in shares:
+        lines.append(
+            f"| {s.mode} | {s.nodes} | {s.fused} | {s.grappler:.0f} ms | {s.first:.1f} ms "
+            f"| {s.second:.1f} ms | {s.share:.1%} |"
+        )
+    lines += [
+        "",
+        "## Time of rewrite() over the graph's size (best of 3)",
+        "",
+        "| graph | copies | constants | nodes | fused | read, write | shapes | recognize, edit "
+        "| total | per node |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for p in points:
+        lines.append(
+            f"| {p.mode} | {p.arrangement} | {p.constants} | {p.nodes} | {p.fused} "
+            f"| {p.parse:.3f} s | {p.shapes:.3f} s | {p.recognize:.3f} s | {p.total:.3f} s "
+            f"| {1e6 * p.total / p.nodes:.1f} us |"
+        )
+    method = "\n".join((__doc__ or "").strip().splitlines()[5:])
+    return "\n".join([*lines, "", "## How it was measured", "", method, ""])
+
+
+def _write_csv(path: Path, shares: list[Share], points: list[Point]) -> None:
+    with path.open("w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow(["what", *Share._fields, "share"])
+        out.writerows(["share", *s, s.share] for s in shares)
+        out.writerow(["what", *Point._fields])
+        out.writerows(["size", *p] for p in points)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="into benchmarks/results/")
+    parser.add_argument("--largest", type=int, default=SIZES[-1], help="nodes")
+    parser.add_argument("--only", choices=["share", "size"])
+    parser.add_argument("--child", choices=["infer", "train"], help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        return _optimize_bert(options.child)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ["NV_NORMS_REWRITER"] = "0"
+    shares = [] if options.only == "size" else [measure_share(m) for m in ("infer", "train")]
+    points = []
+    if options.only != "share":
+        sizes = [size for size in SIZES if size <= options.largest]
+        for mode in ("infer", "train"):
+            points += [measure_size(mode, size, True, True) for size in sizes]
+            points += [
+                measure_size(mode, sizes[-1], c, s) for c, s in [(True, False), (False, True)]
+            ]
+    text = _markdown(shares, points)
+    print(text)
+    if options.write:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / "recognizer.md").write_text(text)
+        _write_csv(RESULTS / "recognizer.csv", shares, points)
+
+
+if __name__ == "__main__":
+    main()
