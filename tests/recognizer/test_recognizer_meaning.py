@@ -60,7 +60,7 @@ def test_weighted_moments_with_equal_weights(rng) -> None:
     check(trace(make), {"x": x}, oracle.layer_norm(x, epsilon=1e-3).y, 1)
 
 
-@pytest.mark.parametrize("limit", [1.0, 1e3, 1e6, 1e20])
+@pytest.mark.parametrize("limit", [1.0, 1e3, 1e6, 1e15])
 def test_input_that_is_clamped_keeps_its_clamp(rng, limit: float) -> None:
     def make() -> None:
         x = placeholder("x", (None, 8))

@@ -96,7 +96,7 @@ def test_count_of_another_axis_is_no_mean(rng) -> None:
 
 
 def test_reshape_that_permutes_an_unknown_axis(rng) -> None:
-    """[?, 8] to [8, ?] keeps no axis, whatever the unknown size is."""
+    """[?, 8] to [8, ?] keeps no axis: what is fused is the norm of [8, ?]."""
 
     def make() -> None:
         x = placeholder("x", (None, 8))
@@ -104,7 +104,7 @@ def test_reshape_that_permutes_an_unknown_axis(rng) -> None:
 
     x = _float32(rng, 3, 8)
     expected = oracle.layer_norm(x.reshape(8, 3), epsilon=1e-3).y.reshape(3, 8)
-    check(trace(make), {"x": x}, expected, 0)
+    check(trace(make), {"x": x}, expected, 1)
 
 
 def test_reshape_that_permutes_an_unknown_inner_axis(rng) -> None:
@@ -114,7 +114,7 @@ def test_reshape_that_permutes_an_unknown_inner_axis(rng) -> None:
 
     x = _float32(rng, 2, 4, 6)
     expected = oracle.layer_norm(x.reshape(2, 6, 4), epsilon=1e-3).y.reshape(2, 4, 6)
-    check(trace(make), {"x": x}, expected, 0)
+    check(trace(make), {"x": x}, expected, 1)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
