@@ -476,6 +476,12 @@ class Search {
       reason_ = Reason::kNotExpressible;
       return false;
     }
+    // Only the op for layer norms can leave the mean where it is.
+    if (!output.subtract_mean && statistics_.moment == Moment::kVariance &&
+        problem->kind != Kind::kLayerNorm) {
+      reason_ = Reason::kNotExpressible;
+      return false;
+    }
     if (!ParametersSurelyFit(output, *problem)) {
       reason_ = Reason::kNotExpressible;
       return false;
@@ -500,6 +506,8 @@ class Search {
       read = read || (view_.live(c.node) && view_.op(c.node) != "Shape");
     }
     if (!read) {
+      // Then nobody needs what leads to it either.
+      settled_->insert(core.begin(), core.end());
       reason_ = Reason::kNobodyReadsIt;
       return false;
     }
@@ -509,10 +517,13 @@ class Search {
     return true;
   }
 
-  // A parameter of unknown size may have one element when the graph runs, and so may x along its
-  // normalized axes if nothing is known of them: either would broadcast in the graph.
+  // A parameter of unknown size may have one element when the graph runs, and so may an argument
+  // along normalized axes that its owner left open: either would broadcast in the graph. (Inside a
+  // graph, a size is mostly unknown because inference does not follow an op.)
   bool ParametersSurelyFit(const Output& output, const Problem& problem) const {
     const TensorInfo& x = shapes_.Get(statistics_.x);
+    const std::string& op = view_.op(statistics_.x.node);
+    const bool argument = op == "_Arg" || op == "Placeholder" || op == "PlaceholderWithDefault";
     const auto is_known = [](int64_t size) { return size >= 0; };
     for (TensorId tensor : {output.gamma, output.beta}) {
       if (!tensor.valid()) continue;
@@ -521,11 +532,10 @@ class Search {
         return false;
       }
       const bool over_axes = problem.kind == Kind::kLayerNorm || problem.kind == Kind::kRmsNorm;
-      if (!x.rank_known || !over_axes) continue;
-      const bool some_known = std::any_of(problem.axes.begin(), problem.axes.end(), [&](int axis) {
-        return is_known(x.dims[x.dims.size() + axis]);
-      });
-      if (!some_known) return false;
+      if (!x.rank_known || !over_axes || !argument) continue;
+      for (int axis : problem.axes) {
+        if (!is_known(x.dims[x.dims.size() + axis])) return false;
+      }
     }
     return true;
   }
@@ -632,7 +642,7 @@ class Search {
         inner = inner || (base != usable[j].second.y.node &&
                           std::find(core.begin(), core.end(), base) != core.end());
       }
-      if (inner) {
+      if (inner || IsSettled(node)) {
         settled_->insert(node);
       } else if (taken.insert(node).second) {
         matches.push_back(usable[i].second);
