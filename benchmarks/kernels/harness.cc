@@ -15,7 +15,8 @@ using nv_norms::Status;
 
 }  // namespace
 
-// A problem: axis of a layer or RMS norm, or (count_axis = 0) groups and channels_last of a group norm.
+// A problem: axis of a layer or RMS norm, or (count_axis = 0) groups and channels_last of a group
+// norm.
 struct HarnessProblem {
   int64_t dims[16];
   int64_t rank;
@@ -93,9 +94,9 @@ int64_t HarnessBackward(const HarnessProblem* p, const nv_norms::BackwardBuffers
   problem.dparam = static_cast<DType>(p->dparam);
   if (status.ok()) status = nv_norms::cuda::CurrentDevice(&device);
   if (status.ok()) {
-    status = nv_norms::cuda::PlanBackward(
-        problem, device, buffers->dx != nullptr,
-        buffers->dgamma != nullptr || buffers->dbeta != nullptr, &plan);
+    status = nv_norms::cuda::PlanBackward(problem, device, buffers->dx != nullptr,
+                                          buffers->dgamma != nullptr || buffers->dbeta != nullptr,
+                                          &plan);
   }
   return Finish(status, plan, *buffers, workspace, workspace_size, stream, error, error_size);
 }

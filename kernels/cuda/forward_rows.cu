@@ -447,6 +447,11 @@ Status LaunchForwardRows(const ForwardPlan& plan, const ForwardBuffers& buffers,
   }
   const Arguments args = ArgumentsOf(plan, buffers);
   const bool warp = plan.tile.threads <= 32;
+  if (warp) {
+    bool launched;
+    const Status status = LaunchForwardRowsTiny(plan, buffers, stream, &launched);
+    if (launched || !status.ok()) return status;
+  }
   // 65536 x 768 bfloat16 took 0.067 ms staged, two rows to a block, and 0.079 in warps; float32
   // 0.113 and 0.105.
   if (!warp || (args.cols > 512 && SizeOf(plan.problem.x) == 2)) {

@@ -32,6 +32,8 @@ Status LaunchForwardRows(const ForwardPlan& plan, const ForwardBuffers& buffers,
 // Rows in shared memory. *launched: whether types and alignment allowed it.
 Status LaunchForwardRowsStaged(const ForwardPlan& plan, const ForwardBuffers& buffers, void* stream,
                                bool* launched);
+Status LaunchForwardRowsTiny(const ForwardPlan& plan, const ForwardBuffers& buffers, void* stream,
+                             bool* launched);
 void PlanBackwardRows(BackwardPlan* plan);
 Status LaunchBackwardRows(const BackwardPlan& plan, const BackwardBuffers& buffers, void* workspace,
                           void* stream);
