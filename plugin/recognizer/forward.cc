@@ -642,7 +642,7 @@ class Search {
         inner = inner || (base != usable[j].second.y.node &&
                           std::find(core.begin(), core.end(), base) != core.end());
       }
-      if (inner || IsSettled(node)) {
+      if (inner || settled_->count(node) > 0) {
         settled_->insert(node);
       } else if (taken.insert(node).second) {
         matches.push_back(usable[i].second);
