@@ -168,13 +168,29 @@ def test_control_output_of_every_inner_node_survives():
 
 def test_norm_used_for_control_only_is_left_alone():
     def make():
-        with tf.control_dependencies([layer_norm(placeholder())]):
+        x = placeholder()
+        centered = x - tf.reduce_mean(x, -1, keepdims=True)
+        variance = tf.reduce_mean(tf.square(centered), -1, keepdims=True)
+        with tf.control_dependencies([centered * tf.math.rsqrt(variance + EPSILON)]):
             tf.no_op("out")
 
     before = graph_of(make)
     after, records = rewrite(before, "out")
     assert fused_count(records) == 0
     assert after == before
+
+
+def test_what_waits_for_a_norm_still_waits_for_it():
+    """The norm's last node is only waited for, but it reads the one before."""
+
+    def make():
+        with tf.control_dependencies([layer_norm(placeholder())]):
+            tf.no_op("out")
+
+    before = graph_of(make)
+    after, _ = rewrite(before, "out")
+    assert_same_names(before, after, ["out"])
+    assert {"norm/y", "x"} <= ancestors(after, "out")
 
 
 def test_dead_norm_is_left_alone():
