@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "absl/strings/str_cat.h"
 #include "plugin/edit.h"
 #include "plugin/edit_steps.h"
 #include "plugin/graph/shapes.h"
@@ -115,9 +116,10 @@ class Remapper {
   }
 
   static std::string Attributes(const ForwardMatch& match) {
-    return " epsilon=" + std::to_string(match.statistics.epsilon) + " axes=[" +
-           Joined(match.problem.axes) + "]" +
-           (match.problem.groups > 0 ? " groups=" + std::to_string(match.problem.groups) : "");
+    const int64_t groups = match.problem.groups;
+    return absl::StrCat(" epsilon=", match.statistics.epsilon, " axes=[",
+                        Joined(match.problem.axes), "]",
+                        groups > 0 ? absl::StrCat(" groups=", groups) : "");
   }
 
   void Fuse(const ForwardMatch& match) {
