@@ -359,30 +359,27 @@ __global__ void __launch_bounds__(kApplyThreads)
 template <typename A>
 constexpr int kMostItems = sizeof(A) == 4 ? 16 : 8;
 
-template <typename A, int VEC, bool kWarp>
-auto KernelFor(int elements) -> void (*)(Arguments) {
-  if (elements == 4) return RowsKernel<A, VEC, 4 / VEC, kWarp>;
-  if (elements == 8) return RowsKernel<A, VEC, 8 / VEC, kWarp>;
-  return RowsKernel<A, VEC, kMostItems<A> / VEC, kWarp>;
+template <typename A, int VEC, typename Types>
+auto WarpKernelFor(int elements) -> void (*)(Arguments) {
+  return elements == 4 ? RowsKernel<A, VEC, 4 / VEC, true, Types>
+                       : RowsKernel<A, VEC, 8 / VEC, true, Types>;
 }
 
 // For parts of warps and the usual types: x, dy and dx alike, gamma float32.
-template <typename T, int VEC>
-auto FixedKernelFor(int elements) -> void (*)(Arguments) {
-  if (elements == 4) return RowsKernel<float, VEC, 4 / VEC, true, FixedTypes<T>>;
-  if (elements == 8) return RowsKernel<float, VEC, 8 / VEC, true, FixedTypes<T>>;
-  return RowsKernel<float, VEC, 16 / VEC, true, FixedTypes<T>>;
-}
-
 template <typename T>
 auto FixedKernelFor(int vector, int elements) -> void (*)(Arguments) {
-  return vector == 4 ? FixedKernelFor<T, 4>(elements) : FixedKernelFor<T, 1>(elements);
+  return vector == 4 ? WarpKernelFor<float, 4, FixedTypes<T>>(elements)
+                     : WarpKernelFor<float, 1, FixedTypes<T>>(elements);
 }
 
 template <typename A>
 auto KernelFor(int vector, int elements, bool warp) -> void (*)(Arguments) {
-  if (vector == 4) return warp ? KernelFor<A, 4, true>(elements) : KernelFor<A, 4, false>(elements);
-  return warp ? KernelFor<A, 1, true>(elements) : KernelFor<A, 1, false>(elements);
+  if (warp) {
+    return vector == 4 ? WarpKernelFor<A, 4, AnyTypes<A>>(elements)
+                       : WarpKernelFor<A, 1, AnyTypes<A>>(elements);
+  }
+  return vector == 4 ? RowsKernel<A, 4, kMostItems<A> / 4, false>
+                     : RowsKernel<A, 1, kMostItems<A>, false>;
 }
 
 // x, dy and dx of one type and float32 gamma, for which there are kernels of their own.
@@ -508,7 +505,13 @@ Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, void* 
   } else {
     const bool warp = plan.tile.threads <= 32;
     int64_t staged = 0;
-    if (!warp) {
+    if (warp) {
+      bool launched;
+      NV_NORMS_RETURN_IF_ERROR(
+          LaunchBackwardRowsTiny(plan, buffers, static_cast<float*>(args.dgamma),
+                                 static_cast<float*>(args.dbeta), stream, &launched));
+      if (launched) staged = plan.partials;
+    } else {
       NV_NORMS_RETURN_IF_ERROR(
           LaunchBackwardRowsStaged(plan, buffers, static_cast<float*>(args.dgamma),
                                    static_cast<float*>(args.dbeta), stream, &staged));
@@ -540,7 +543,8 @@ int PowerOfTwo(int64_t at_least) {
 
 }  // namespace
 
-// The ladder, by the columns of a row. None of the thresholds has been tuned yet.
+// The ladder, by the columns of a row. On an H200 65536 x 512 float32 took 0.116 ms with a block to
+// a row and 0.161 with a warp. The other thresholds have not been tuned yet.
 void PlanBackwardRows(BackwardPlan* plan) {
   const BackwardProblem& problem = plan->problem;
   const RowLayout& layout = problem.geometry.rows;
@@ -562,8 +566,6 @@ void PlanBackwardRows(BackwardPlan* plan) {
     set(4, PowerOfTwo(CeilDiv(cols, 4)), 1);
   } else if (cols <= 256) {
     set(8, PowerOfTwo(CeilDiv(cols, 8)), 1);
-  } else if (cols <= items * 32) {
-    set(items, 32, 1);
   } else if (few) {
     plan->kernel = Kernel::kRowsSplit;
   } else if (cols <= capacity) {
@@ -589,7 +591,8 @@ void PlanBackwardRows(BackwardPlan* plan) {
     plan->workspace += Align16(layout.rows * tiles * 3 * number);
   } else if (tile.threads <= 32) {
     const int64_t groups = kWarpThreads / tile.threads;
-    plan->partials = std::min(CeilDiv(layout.rows, groups), 4 * multiprocessors);
+    plan->partials =
+        std::min(CeilDiv(layout.rows, groups), (SuitsTinyRows(problem) ? 12 : 4) * multiprocessors);
   } else {
     const int64_t resident = std::max<int64_t>(1, 512 / tile.threads);
     int64_t clusters = std::max<int64_t>(1, resident * multiprocessors / tile.blocks);

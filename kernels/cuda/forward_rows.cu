@@ -387,7 +387,8 @@ int PowerOfTwo(int64_t at_least) {
 
 }  // namespace
 
-// The ladder, by the columns of a row. None of the thresholds has been tuned yet.
+// The ladder, by the columns of a row. Of its thresholds only the ones that carry a measurement are
+// tuned.
 void PlanForwardRows(ForwardPlan* plan) {
   const RowLayout& layout = plan->problem.geometry.rows;
   const int64_t cols = layout.cols;

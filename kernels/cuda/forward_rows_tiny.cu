@@ -11,7 +11,6 @@ namespace cuda {
 namespace {
 
 constexpr int kRows = 256;  // to a block, a thread each: a run's size is a multiple of 16 bytes
-constexpr int kMostColumns = 64;
 
 struct Arguments {
   Formula formula;
@@ -24,8 +23,8 @@ struct Arguments {
 template <typename T>
 __global__ void __launch_bounds__(kRows) TinyKernel(const __grid_constant__ Arguments args) {
   extern __shared__ uint4 stage[];
-  __shared__ float gamma[kMostColumns];
-  __shared__ float beta[kMostColumns];
+  __shared__ float gamma[kTinyColumns];
+  __shared__ float beta[kTinyColumns];
   constexpr int kVector = kVectorOf<T>;
   const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kRows;
   const int rows = static_cast<int>(min(static_cast<int64_t>(kRows), args.rows - first_row));
@@ -100,7 +99,7 @@ Status LaunchForwardRowsTiny(const ForwardPlan& plan, const ForwardBuffers& buff
   const ForwardProblem& problem = plan.problem;
   const RowLayout& layout = problem.geometry.rows;
   // Columns by fours are read well as they are, and would meet in the same banks of shared memory.
-  if (layout.cols % 4 == 0 || layout.cols > kMostColumns || problem.x != problem.y ||
+  if (layout.cols % 4 == 0 || layout.cols > kTinyColumns || problem.x != problem.y ||
       problem.param != DType::kFloat || problem.in_double() || !RowParams::Of(layout).by_column ||
       !AlignedTo(buffers.x, 16) || !AlignedTo(buffers.y, 16)) {
     return Status();

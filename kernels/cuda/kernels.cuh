@@ -38,6 +38,12 @@ void PlanBackwardRows(BackwardPlan* plan);
 Status LaunchBackwardRows(const BackwardPlan& plan, const BackwardBuffers& buffers, void* workspace,
                           void* stream);
 
+// Tiny rows; plan.partials blocks. *launched: whether types and alignment allowed it.
+bool SuitsTinyRows(const BackwardProblem& problem);
+Status LaunchBackwardRowsTiny(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                              float* dgamma, float* dbeta, void* stream, bool* launched);
+constexpr int kTinyColumns = 64;  // at most, of tiny rows
+
 // Rows in shared memory, dgamma and dbeta as plan.partials partial sums where not null. *partials:
 // how many there are, 0 where types and alignment did not allow it and nothing was launched.
 Status LaunchBackwardRowsStaged(const BackwardPlan& plan, const BackwardBuffers& buffers,
