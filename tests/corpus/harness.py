@@ -96,6 +96,8 @@ def reference(case: Case, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
 def _edge_inputs(case: Case, inputs: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
     """An empty batch, and a batch whose first example is NaN, where the case allows them."""
     simple = case.knowledge == BATCH and case.mode == "infer" and case.must_fuse
+    # (TensorFlow's fused convolutions give an empty batch the wrong number of channels.)
+    simple = simple and not case.line.name.startswith("model.")
     if not simple or any(spec.below is not None for spec in case.line.inputs):
         return []
     poisoned = [x.copy() for x in inputs]
@@ -214,12 +216,14 @@ def _compare(case: Case, want, stock, fused, outcome: Outcome) -> None:
     # Several norms in a row, or gradients through them, add up: twice the stock error then.
     several = sum(case.expect.values()) != 1 or case.mode not in _PLAIN_MODES
     fused_ops = max(1, sum(outcome.found.values()) + sum(outcome.backward.values()))
+    # A gradient that is zero in theory is judged by the size of its neighbours.
+    largest = max((np.abs(np.float64(y)).max(initial=0.0) for y in want), default=0.0)
     for number, (got, exact) in enumerate(zip(results, want, strict=True)):
         dtype = got.dtype if got.dtype.kind in "fV" else np.dtype(np.float32)
         if stock is None and case.must_fuse:
             dtype = np.dtype(np.float32)  # TensorFlow's remapper has rounded epsilon
-        finite = np.abs(np.asarray(exact, np.float64))
-        unit = unit_in_last_place(finite.max() if finite.size else 0.0, dtype)
+        size = max(np.abs(np.float64(exact)).max(initial=0.0), 1e-3 * largest)
+        unit = unit_in_last_place(size, dtype)
         error = max_error(got, exact)
         base = 0.0
         if stock is not None and (case.must_fuse or not case.stock_is_wrong):

@@ -36,11 +36,10 @@ def model(
         expect,
         tuple(inputs.values()),
         slow=slow,
-        slow_policies=_POLICIES,
         slow_knowledge=(STATIC, BATCH),
         slow_modes=("infer", "train"),
         needs="keras_hub",
-        **fields,
+        **({"slow_policies": _POLICIES} | fields),
     )
 
 
@@ -181,9 +180,9 @@ LINES = [
         # Encoder: 2 in each of 4 blocks, 2 + 1 + 2 in the middle, 1 at the end; decoder: the same.
         "sd3_vae",
         lambda hub: importlib.import_module("keras_hub.src.models.vae.vae_backbone").VAEBackbone(
-            encoder_num_filters=[32, 32, 32, 32],
+            encoder_num_filters=[64, 64, 64, 64],
             encoder_num_blocks=[1, 1, 1, 1],
-            decoder_num_filters=[32, 32, 32, 32],
+            decoder_num_filters=[64, 64, 64, 64],
             decoder_num_blocks=[1, 1, 1, 1],
             sampler_method="mode",
         ),

@@ -47,6 +47,7 @@ LINES = [
         lambda hub: hub.models.RoformerV2Backbone(**small(num_heads=2, head_size=4)),
         {"rms_norm": 5},
         {"token_ids": TOKENS, "segment_ids": Input((2, 6), below=2)},
+        slow_policies=("float32",),  # it fails under other policies
     ),
     model(
         "deit",  # 2 in each of 2 layers, the last
