@@ -20,12 +20,14 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Runs `code` with `packages` on the path; never raises, whatever becomes of the process."""
     clean = {name: value for name, value in os.environ.items() if name != "NV_NORMS_REWRITER"}
+    # What else is on the path may be where TensorFlow lies.
+    path = os.pathsep.join(filter(None, [str(packages), clean.get("PYTHONPATH")]))
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=300,
-        env={**clean, "PYTHONPATH": str(packages), **environment},
+        env={**clean, "PYTHONPATH": path, **environment},
     )
 
 
