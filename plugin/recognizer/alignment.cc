@@ -41,6 +41,7 @@ Alignment Unify(Atom a, Atom b, Axes* axes) {
   } else {
     return Alignment::kImpossible;
   }
+  if (axes->bindable(b)) axes->Bind(b, {a});
   return Alignment::kRestart;
 }
 
@@ -69,6 +70,7 @@ Alignment AlignForBroadcast(const std::vector<const Dims*>& operands, Axes* axes
   out->assign(rank, {});
   for (const Dims* dims : operands) {
     const size_t lead = rank - dims->size();
+    bool restart = false;  // once for all dimensions of an operand: evaluation is what costs
     for (size_t i = 0; i < dims->size(); ++i) {
       Dim& have = (*out)[lead + i];
       const Dim& more = (*dims)[i];
@@ -77,11 +79,15 @@ Alignment AlignForBroadcast(const std::vector<const Dims*>& operands, Axes* axes
         have = more;
         continue;
       }
-      for (size_t k = 0; k < std::min(have.size(), more.size()); ++k) {
-        if (have[k] != more[k]) return Unify(have[k], more[k], axes);
+      size_t k = 0;
+      while (k < std::min(have.size(), more.size()) && have[k] == more[k]) ++k;
+      if (k == std::min(have.size(), more.size()) ||
+          Unify(have[k], more[k], axes) == Alignment::kImpossible) {
+        return Alignment::kImpossible;
       }
-      return Alignment::kImpossible;
+      restart = true;
     }
+    if (restart) return Alignment::kRestart;
   }
   // One axis in two places would be an outer product, which numbers by name cannot hold.
   return HasAtomTwice(*out) ? Alignment::kImpossible : Alignment::kDone;

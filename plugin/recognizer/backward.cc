@@ -13,10 +13,10 @@
 namespace nv_norms {
 namespace {
 
-constexpr int kMaxDescendants = 240;  // of dy: a gradient has up to 80 nodes, then the next begins
+constexpr int kMaxDescendants = 120;  // of dy: a gradient has up to 80 nodes, then the next begins
 constexpr int kMaxCandidates = 8;
 constexpr int kHopsFromX = 6;
-constexpr int kMaxRestarts = 60;
+constexpr int kMaxRestarts = 40;
 constexpr size_t kMaxTerms = 8;
 constexpr double kTolerance = 1e-6;
 

@@ -238,8 +238,12 @@ Outcome TestCandidate(Scene* scene, TensorId anchor, bool inverse, Axes* axes, M
 
 bool IsAnchor(const GraphView& view, int node) {
   const std::string& op = view.op(node);
+  if (op == "Pow") {
+    const auto exponent = FloatSplat(view, view.inputs(node)[1].node);
+    if (!exponent || std::fabs(*exponent) != 0.5) return false;
+  }
   if (op == "Rsqrt" || op == "Sqrt" || op == "Pow" || op == "_UnaryOpsComposition") {
-    return !view.inputs(node).empty();
+    return !ConeBehind(view, node).reductions.empty();
   }
   // TensorFlow's remapper makes these out of instance norms, and of some graphs that are none. On a
   // CPU they run as they are; on a GPU they have no kernel.

@@ -21,7 +21,8 @@ struct Statistics {
   double slope = 1;  // 1 / r^2 = slope * (moment + epsilon)
 };
 
-// Nodes at which to look: Rsqrt, Sqrt, Pow, _UnaryOpsComposition, and ops that normalize.
+// Nodes at which to look: Rsqrt, Sqrt, Pow(+-0.5), _UnaryOpsComposition with a Mean or Sum behind
+// them, and ops that normalize.
 bool IsAnchor(const GraphView& view, int node);
 
 // All meanings that the anchor has, the best first: a variance before a mean square, and the
