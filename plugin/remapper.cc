@@ -223,17 +223,19 @@ absl::StatusOr<bool> Remap(tensorflow::GraphDef* graph, TF_GrapplerItem* item,
       anchors.push_back(node);
     }
   }
+  std::sort(anchors.begin(), anchors.end(),
+            [&](int a, int b) { return view.order(a) < view.order(b); });
+  const int before = view.num_nodes();
+  Shapes shapes(item, &view);
+  if (!anchors.empty() || options.check) {
+    const absl::Status inferred = shapes.Infer();
+    if (!inferred.ok()) return inferred;
+  }
   if (anchors.empty()) {
     VLOG(1) << "Graph " << options.graph_name << ": " << view.num_nodes()
             << " nodes, nothing that looks like a normalization";
     return false;
   }
-  std::sort(anchors.begin(), anchors.end(),
-            [&](int a, int b) { return view.order(a) < view.order(b); });
-  const int before = view.num_nodes();
-  Shapes shapes(item, &view);
-  const absl::Status inferred = shapes.Infer();
-  if (!inferred.ok()) return inferred;
   const bool changed = Remapper(&view, &shapes, options, records).Run(anchors);
   if (changed) view.Compact();
   const auto fused = std::count_if(records->begin(), records->end(),

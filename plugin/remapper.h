@@ -18,6 +18,7 @@ struct RemapperOptions {
   std::unordered_set<std::string> preserve;  // names of nodes that must stay
   std::unordered_set<std::string> feeds;     // names of nodes whose values come from outside
   std::string graph_name;
+  bool check = false;  // an error for a graph that is none, even if it holds no normalization
 };
 
 // Recognizes the normalizations in `graph` and fuses them. `item` holds the same graph, for shape

@@ -57,6 +57,7 @@ absl::Status RewriteOffline(const std::string& device, const std::vector<std::st
   item.graph = *graph;
   RemapperOptions options;
   options.graph_name = item.id;
+  options.check = true;
   {
     GraphView view(graph);
     if (!view.ok()) return absl::InvalidArgumentError(view.error());

@@ -239,6 +239,7 @@ Outcome TestCandidate(Scene* scene, TensorId anchor, bool inverse, Axes* axes, M
 bool IsAnchor(const GraphView& view, int node) {
   const std::string& op = view.op(node);
   if (op == "Pow") {
+    if (view.inputs(node).size() != 2) return false;
     const auto exponent = FloatSplat(view, view.inputs(node)[1].node);
     if (!exponent || std::fabs(*exponent) != 0.5) return false;
   }
