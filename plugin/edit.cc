@@ -17,18 +17,12 @@ bool IsView(const std::string& op) {
   return op == "Reshape" || op == "ExpandDims" || op == "Squeeze" || op == "Identity";
 }
 
-bool IsHalf(DataType dtype) {
-  return dtype == tensorflow::DT_HALF || dtype == tensorflow::DT_BFLOAT16;
-}
-
 // The op takes a parameter in any shape, and widens it itself: look behind such views.
 TensorId BehindViews(const GraphView& view, TensorId tensor) {
   while (true) {
     const int node = tensor.node;
     if (!view.control_inputs(node).empty()) return tensor;
-    const bool widens = view.op(node) == "Cast" && IsHalf(view.GetType(node, "SrcT")) &&
-                        view.GetType(node, "DstT") == tensorflow::DT_FLOAT;
-    if (!widens && !IsView(view.op(node))) return tensor;
+    if (!IsWideningCast(view, node) && !IsView(view.op(node))) return tensor;
     tensor = view.inputs(node)[0];
   }
 }

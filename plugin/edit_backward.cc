@@ -64,6 +64,17 @@ NodeDef GradientDef(const GraphView& view, const Shapes& shapes, const ForwardMa
   return def;
 }
 
+// Makes the node `place` hand on `tensor`, which has the type and shape of what it gave.
+void PutIdentity(GraphView* view, Shapes* shapes, TensorId tensor, int place) {
+  const TensorInfo info = shapes->Get({place, 0});
+  NodeDef identity;
+  identity.set_op("Identity");
+  CopyPlacement(view->def(place), &identity);
+  SetType(&identity, "T", info.dtype);
+  view->ReplaceNode(place, identity, {tensor}, {});
+  shapes->Set(place, {info});
+}
+
 // Puts a parameter's gradient, which the fused op gives with the parameter's natural shape, into
 // the place of the graph's Sum.
 void PutParameter(GraphView* view, Shapes* shapes, TensorId gradient, TensorId sum, int rank) {
@@ -75,12 +86,7 @@ void PutParameter(GraphView* view, Shapes* shapes, TensorId gradient, TensorId s
     AddReshape(view, shapes, gradient, info.dims, place, place);
     return;
   }
-  NodeDef identity;
-  identity.set_op("Identity");
-  CopyPlacement(view->def(place), &identity);
-  SetType(&identity, "T", info.dtype);
-  view->ReplaceNode(place, identity, {gradient}, {});
-  shapes->Set(place, {info});
+  PutIdentity(view, shapes, gradient, place);
 }
 
 }  // namespace
@@ -152,14 +158,12 @@ void ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forward,
     const int node = backward.dx.node;
     const bool last = backward.parts.empty();
     if (merged || backward.reshape_dx) {
-      dx = AddReshape(view, shapes, dx, merged ? forward.problem.split_shape : info.dims, node,
+      // Where dx has another shape than x, that one; else x's own, from before it was merged.
+      dx = AddReshape(view, shapes, dx,
+                      backward.reshape_dx ? info.dims : forward.problem.split_shape, node,
                       last ? node : -1);
     } else if (last) {
-      NodeDef identity;
-      identity.set_op("Identity");
-      CopyPlacement(view->def(node), &identity);
-      SetType(&identity, "T", info.dtype);
-      view->ReplaceNode(node, identity, {dx}, {});
+      PutIdentity(view, shapes, dx, node);
     }
     if (!last) JoinParts(view, shapes, dx, backward.parts, /*factors=*/false, node);
     shapes->Set(node, {info});

@@ -121,6 +121,12 @@ bool IsInt(DataType dtype) {
   return dtype == tensorflow::DT_INT32 || dtype == tensorflow::DT_INT64;
 }
 
+bool IsWideningCast(const GraphView& view, int node) {
+  if (view.op(node) != "Cast" || view.GetType(node, "DstT") != tensorflow::DT_FLOAT) return false;
+  const DataType from = view.GetType(node, "SrcT");
+  return from == tensorflow::DT_HALF || from == tensorflow::DT_BFLOAT16;
+}
+
 std::optional<double> FloatSplat(const GraphView& view, int node) {
   const TensorProto* tensor = ConstTensor(view, node);
   if (tensor == nullptr || !IsFloat(tensor->dtype()) || NumElements(*tensor) < 1) {

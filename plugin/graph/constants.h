@@ -17,6 +17,9 @@ struct IntTensor {
 bool IsFloat(tensorflow::DataType dtype);  // half, bfloat16, float32, float64
 bool IsInt(tensorflow::DataType dtype);    // int32, int64
 
+// A Cast from half or bfloat16 to float32, which loses nothing.
+bool IsWideningCast(const GraphView& view, int node);
+
 // The value of a Const of floating type whose elements are all equal, however many there are.
 std::optional<double> FloatSplat(const GraphView& view, int node);
 // The elements of a Const of type int32 or int64 with rank 0 or 1 and at most 64 elements.

@@ -46,11 +46,7 @@ TensorId BehindViews(const GraphView& view, const Shapes& shapes, TensorId tenso
   while (true) {
     const int node = tensor.node;
     const std::string& op = view.op(node);
-    const bool widens = op == "Cast" &&
-                        (view.GetType(node, "SrcT") == tensorflow::DT_HALF ||
-                         view.GetType(node, "SrcT") == tensorflow::DT_BFLOAT16) &&
-                        view.GetType(node, "DstT") == tensorflow::DT_FLOAT;
-    if (op != "Identity" && op != "Reshape" && op != "Neg" && !widens &&
+    if (op != "Identity" && op != "Reshape" && op != "Neg" && !IsWideningCast(view, node) &&
         !SumsNothing(view, shapes, node)) {
       return tensor;
     }

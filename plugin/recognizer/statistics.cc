@@ -54,12 +54,10 @@ Cone ConeBehind(const GraphView& view, int anchor) {
 // Whether x may move from the output of this node to its input: not past a loss of precision, not
 // past a control edge (in a branch that is not taken it keeps the node from running), and not out
 // of float64, in which the statistics would then be missing.
-bool MayLookBehind(const GraphView& view, const Shapes& shapes, int node) {
+bool MayLookBehind(const GraphView& view, int node) {
   if (!view.control_inputs(node).empty()) return false;
   if (view.op(node) == "Cast") {
-    const auto from = view.GetType(node, "SrcT"), to = view.GetType(node, "DstT");
-    return from == to || (to == tensorflow::DT_FLOAT &&
-                          (from == tensorflow::DT_HALF || from == tensorflow::DT_BFLOAT16));
+    return view.GetType(node, "SrcT") == view.GetType(node, "DstT") || IsWideningCast(view, node);
   }
   // Nor past a clamp, which a draw may not have met.
   if (view.op(node) == "Maximum" || view.op(node) == "Minimum") return false;
@@ -79,7 +77,7 @@ std::vector<TensorId> Candidates(const GraphView& view, const Shapes& shapes,
     if (std::find(found.begin(), found.end(), tensor) != found.end()) continue;
     if (!IsFloat(shapes.Get(tensor).dtype) || view.op(tensor.node) == "Const") continue;
     found.push_back(tensor);
-    if (steps == kStepsToX || !MayLookBehind(view, shapes, tensor.node)) continue;
+    if (steps == kStepsToX || !MayLookBehind(view, tensor.node)) continue;
     for (const TensorId& input : view.inputs(tensor.node)) queue.push_back({input, steps + 1});
   }
   return found;
