@@ -1,0 +1,173 @@
+"""Checks of arguments: each error says what was expected and what came, as soon as it is known."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+FLOATS = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
+
+# NVIDIA/atex's nv_norms reads no more from a format than where the channels are.
+_DATA_FORMATS = {
+    "N...C": "N...C",
+    "NHWC": "N...C",
+    "NDHWC": "N...C",
+    "NC...": "NC...",
+    "NCHW": "NC...",
+    "NCDHW": "NC...",
+}
+
+
+def as_input(value: Any, name: str = "x") -> tf.Tensor:
+    """`value` as a tensor of a type that can be normalized."""
+    tensor = tf.convert_to_tensor(value)
+    if tensor.dtype not in FLOATS:
+        raise TypeError(
+            f"{name}: expected float16, bfloat16, float32 or float64, got {tensor.dtype.name}"
+        )
+    return tensor
+
+
+def as_parameter(value: Any, name: str, x: tf.Tensor) -> list[tf.Tensor]:
+    """Scale or offset as the ops take it: a list of one tensor, or of none.
+
+    What has no TensorFlow type of its own (a NumPy array, a list) becomes float32, or float64 if x
+    is float64.
+    """
+    if value is None:
+        return []
+    if hasattr(value, "dtype") and not hasattr(value, "__array_interface__"):
+        tensor = as_input(value, name)
+    else:
+        wanted = tf.float64 if x.dtype == tf.float64 else tf.float32
+        tensor = tf.cast(tf.convert_to_tensor(value), wanted)
+    return [tensor]
+
+
+def check_same_type(scale: list[tf.Tensor], offset: list[tf.Tensor]) -> None:
+    """The ops have one type for both."""
+    if scale and offset and scale[0].dtype != offset[0].dtype:
+        raise TypeError(
+            "scale and offset: expected one dtype for both, got "
+            f"{scale[0].dtype.name} and {offset[0].dtype.name}"
+        )
+
+
+def statistics_type(x: tf.Tensor) -> tf.DType:
+    return tf.float64 if x.dtype == tf.float64 else tf.float32
+
+
+def epsilon_attributes(epsilon: Any) -> dict[str, float]:
+    """A float64 as the sum of two float32 attributes."""
+    try:
+        value = float(epsilon)
+    except (TypeError, ValueError):
+        value = math.nan
+    if tf.is_tensor(epsilon) or not 0 <= value < math.inf:
+        raise ValueError(f"epsilon: expected a finite Python number >= 0, got {epsilon!r}")
+    high = float(np.float32(value))
+    return {"epsilon": high, "epsilon_low": float(np.float32(value - high))}
+
+
+def as_axes(axis: Any, x: tf.Tensor) -> list[int]:
+    """Distinct axes of x, ascending from 0 where x's rank is known."""
+    try:
+        axes = [operator.index(a) for a in (axis if _is_sequence(axis) else [axis])]
+    except TypeError:
+        raise TypeError(f"axis: expected an integer or several, got {axis!r}") from None
+    if not axes:
+        raise ValueError("axis: expected at least one axis, got none")
+    rank = x.shape.rank
+    if rank is None:
+        return axes
+    resolved = sorted(a + rank if a < 0 else a for a in axes)
+    if len(set(resolved)) < len(resolved) or resolved[0] < 0 or resolved[-1] >= rank:
+        raise ValueError(
+            f"axis: expected distinct integers from {-rank} to {rank - 1} for x of shape "
+            f"{x.shape}, got {axis!r}"
+        )
+    return resolved
+
+
+def _is_sequence(axis: Any) -> bool:
+    return isinstance(axis, Sequence) and not isinstance(axis, str)
+
+
+def check_layer_parameter(
+    parameter: list[tf.Tensor], name: str, x: tf.Tensor, axes: list[int]
+) -> None:
+    """One element for each position along `axes`: in their shape, or flat, axes of size 1 aside."""
+    if not parameter or x.shape.rank is None:
+        return
+    expected = [x.shape[a] for a in axes]
+    _check_shape(parameter[0], name, expected, f"axis {axes} of x of shape {x.shape}")
+
+
+def check_channel_parameter(
+    parameter: list[tf.Tensor], name: str, x: tf.Tensor, data_format: str
+) -> None:
+    """One element for each channel."""
+    if not parameter or x.shape.rank is None:
+        return
+    channels = x.shape[channel_axis(data_format)]
+    _check_shape(
+        parameter[0], name, [channels], f"the channels of x of shape {x.shape} in {data_format!r}"
+    )
+
+
+def _check_shape(parameter: tf.Tensor, name: str, expected: list[int | None], what: str) -> None:
+    shape = parameter.shape
+    if None in expected or not shape.is_fully_defined():
+        return
+    flat = [math.prod(expected)]
+    if _without_ones(shape) not in (_without_ones(expected), _without_ones(flat)):
+        wanted = tuple(expected) if len(expected) == 1 else f"{tuple(expected)} or {tuple(flat)}"
+        raise ValueError(f"{name}: expected shape {wanted} for {what}, got {tuple(shape)}")
+
+
+def _without_ones(shape: Any) -> list[int]:
+    return [size for size in shape if size != 1]
+
+
+def as_data_format(data_format: Any) -> str:
+    """ "N...C" or "NC...", as the ops know it."""
+    known = _DATA_FORMATS.get(data_format) if isinstance(data_format, str) else None
+    if known is None:
+        raise ValueError(
+            f"data_format: expected one of {', '.join(map(repr, _DATA_FORMATS))}, "
+            f"got {data_format!r}"
+        )
+    return known
+
+
+def channel_axis(data_format: str) -> int:
+    return -1 if as_data_format(data_format) == "N...C" else 1
+
+
+def check_rank(x: tf.Tensor, least: int, data_format: str) -> None:
+    if x.shape.rank is not None and x.shape.rank < least:
+        raise ValueError(
+            f"x: expected at least {least} axes (data_format {data_format!r}), got shape {x.shape}"
+        )
+
+
+def check_groups(groups: Any, x: tf.Tensor, data_format: str) -> int:
+    """The number of groups, -1 for one channel each; it divides the number of channels."""
+    try:
+        number = operator.index(groups)
+    except TypeError:
+        raise TypeError(f"groups: expected an integer, got {groups!r}") from None
+    channels = x.shape[channel_axis(data_format)] if x.shape.rank is not None else None
+    if number < 1 and number != -1:
+        raise ValueError(f"groups: expected a positive integer, or -1 for all, got {number}")
+    if number > 0 and channels is not None and channels % number:
+        raise ValueError(
+            f"groups: expected a divisor of {channels}, the number of channels of x of shape "
+            f"{x.shape} in {data_format!r}, got {number}"
+        )
+    return number

@@ -1,0 +1,241 @@
+"""The functions: arguments checked, one fused op, its outputs.
+
+Formulas: Ba, Kiros, Hinton 2016 (arXiv:1607.06450, layer norm); Ulyanov, Vedaldi, Lempitsky 2016
+(arXiv:1607.08022, instance norm); Wu, He 2018 (arXiv:1803.08494, group norm); Zhang, Sennrich 2019
+(arXiv:1910.07467, RMS norm).
+
+What holds for all of them: x is float16, bfloat16, float32 or float64; y has x's shape and type.
+mean and inv_std are float32, or float64 for a float64 x. scale and offset have a floating type of
+their own, one for both (None: 1 and 0). Gradients of y reach x, scale and offset; mean and inv_std
+are constants to a GradientTape. Bad arguments raise ValueError (a shape, an axis, a format) or
+TypeError (a dtype), while tracing where shapes are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from . import _arguments as check
+from . import _symbolic
+from ._shared import _library
+
+ops = _library.ops()
+
+
+class Normalized(NamedTuple):
+    """A normalization's outputs."""
+
+    y: tf.Tensor
+    mean: tf.Tensor
+    inv_std: tf.Tensor
+
+
+class RMSNormalized(NamedTuple):
+    """RMS norm's outputs."""
+
+    y: tf.Tensor
+    inv_std: tf.Tensor
+
+
+@_symbolic.takes_keras_tensors
+def fused_layer_norm(
+    x: Any,
+    scale: Any = None,
+    offset: Any = None,
+    axis: int | Sequence[int] | None = None,
+    epsilon: float = 0.001,
+) -> Normalized:
+    """Layer normalization: y = (x - mean) / sqrt(variance + epsilon) * scale + offset.
+
+    Args:
+      x: a floating tensor.
+      scale, offset: tensors with one element for each position along `axis` (in the shape of x's
+        axes in ascending order, or flat), or None.
+      axis: the axis or axes that share a mean and a (biased) variance, in any order. Default: [-1];
+        or, where scale has several axes in the shape of x's last ones, those.
+      epsilon: added to the variance.
+
+    Returns:
+      y, and mean and inv_std = 1 / sqrt(variance + epsilon), both [N] with one element for each
+      vector that is normalized, in the order of x's other axes.
+    """
+    x = check.as_input(x)
+    scale, offset = _parameters(scale, offset, x)
+    axes = check.as_axes(_default_axis(x, scale) if axis is None else axis, x)
+    check.check_layer_parameter(scale, "scale", x, axes)
+    check.check_layer_parameter(offset, "offset", x, axes)
+    y, mean, rstd = layer_norm_op(x, scale, offset, axes, epsilon)
+    return Normalized(y, _flat(mean), _flat(rstd))
+
+
+@_symbolic.takes_keras_tensors
+def fused_rms_norm(
+    x: Any,
+    scale: Any = None,
+    offset: Any = None,
+    axis: int | Sequence[int] | None = None,
+    epsilon: float = 1e-6,
+) -> RMSNormalized:
+    """RMS normalization: y = x / sqrt(mean(x^2) + epsilon) * scale + offset.
+
+    Args:
+      x, scale, offset, axis: as for fused_layer_norm.
+      epsilon: added to the mean square.
+
+    Returns:
+      y, and inv_std = 1 / sqrt(mean(x^2) + epsilon), [N], as for fused_layer_norm.
+    """
+    x = check.as_input(x)
+    scale, offset = _parameters(scale, offset, x)
+    axes = check.as_axes(_default_axis(x, scale) if axis is None else axis, x)
+    check.check_layer_parameter(scale, "scale", x, axes)
+    check.check_layer_parameter(offset, "offset", x, axes)
+    y, rstd = rms_norm_op(x, scale, offset, axes, epsilon)
+    return RMSNormalized(y, _flat(rstd))
+
+
+@_symbolic.takes_keras_tensors
+def fused_instance_norm(
+    x: Any,
+    scale: Any = None,
+    offset: Any = None,
+    data_format: str = "NHWC",
+    epsilon: float = 0.001,
+) -> Normalized:
+    """Instance normalization: mean and variance of each channel of each example.
+
+    Args:
+      x: a floating tensor of three axes or more: the first is the batch, one the channels.
+      scale, offset: tensors of C elements, or None.
+      data_format: where the channels are: last in "N...C", "NHWC", "NDHWC"; second in "NC...",
+        "NCHW", "NCDHW". x may have any number of spatial axes in all of them.
+      epsilon: added to the (biased) variance.
+
+    Returns:
+      y = (x - mean) * inv_std * scale + offset, mean and inv_std, both [N, C].
+    """
+    x = check.as_input(x)
+    check.check_rank(x, 3, check_format(data_format))
+    scale, offset = _parameters(scale, offset, x)
+    check.check_channel_parameter(scale, "scale", x, data_format)
+    check.check_channel_parameter(offset, "offset", x, data_format)
+    return Normalized(*group_norm_op(x, scale, offset, -1, data_format, epsilon))
+
+
+@_symbolic.takes_keras_tensors
+def fused_group_norm(
+    x: Any,
+    scale: Any = None,
+    offset: Any = None,
+    groups: int = 32,
+    data_format: str = "NHWC",
+    epsilon: float = 0.001,
+) -> Normalized:
+    """Group normalization: mean and variance of each group of neighbouring channels.
+
+    Args:
+      x: a floating tensor of two axes or more: the first is the batch, one the channels.
+      scale, offset: tensors of C elements, or None.
+      groups: how many groups of C / groups channels there are; -1: C of them (instance norm).
+      data_format: as for fused_instance_norm.
+      epsilon: added to the (biased) variance.
+
+    Returns:
+      y = (x - mean) * inv_std * scale + offset, mean and inv_std, both [N, groups].
+    """
+    x = check.as_input(x)
+    check.check_rank(x, 2, check_format(data_format))
+    groups = check.check_groups(groups, x, data_format)
+    scale, offset = _parameters(scale, offset, x)
+    check.check_channel_parameter(scale, "scale", x, data_format)
+    check.check_channel_parameter(offset, "offset", x, data_format)
+    return Normalized(*group_norm_op(x, scale, offset, groups, data_format, epsilon))
+
+
+def check_format(data_format: Any) -> str:
+    check.as_data_format(data_format)
+    return data_format
+
+
+def layer_norm_op(
+    x: tf.Tensor,
+    scale: list[tf.Tensor],
+    offset: list[tf.Tensor],
+    axes: list[int],
+    epsilon: float,
+    out_type: tf.DType | None = None,
+    subtract_mean: bool = True,
+) -> Any:
+    """FusedLayerNorm; arguments checked already. out_type: y's, by default x's."""
+    return ops.fused_layer_norm(
+        **_common(x, scale, offset, epsilon, out_type), axis=axes, subtract_mean=subtract_mean
+    )
+
+
+def rms_norm_op(
+    x: tf.Tensor,
+    scale: list[tf.Tensor],
+    offset: list[tf.Tensor],
+    axes: list[int],
+    epsilon: float,
+    out_type: tf.DType | None = None,
+) -> Any:
+    """FusedRMSNorm; arguments checked already."""
+    return ops.fused_rms_norm(**_common(x, scale, offset, epsilon, out_type), axis=axes)
+
+
+def group_norm_op(
+    x: tf.Tensor,
+    scale: list[tf.Tensor],
+    offset: list[tf.Tensor],
+    groups: int,
+    data_format: str,
+    epsilon: float,
+    out_type: tf.DType | None = None,
+) -> Any:
+    """FusedGroupNorm, or FusedInstanceNorm for groups = -1; arguments checked already."""
+    common = _common(x, scale, offset, epsilon, out_type)
+    common["data_format"] = check.as_data_format(data_format)
+    if groups == -1:
+        return ops.fused_instance_norm(**common)
+    return ops.fused_group_norm(**common, groups=groups)
+
+
+def _common(
+    x: tf.Tensor,
+    scale: list[tf.Tensor],
+    offset: list[tf.Tensor],
+    epsilon: float,
+    out_type: tf.DType | None,
+) -> dict[str, Any]:
+    return {
+        "x": x,
+        "scale": scale,
+        "offset": offset,
+        "out_type": out_type or x.dtype,
+        "U": check.statistics_type(x),
+        **check.epsilon_attributes(epsilon),
+    }
+
+
+def _parameters(scale: Any, offset: Any, x: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    scales = check.as_parameter(scale, "scale", x)
+    offsets = check.as_parameter(offset, "offset", x)
+    check.check_same_type(scales, offsets)
+    return scales, offsets
+
+
+def _default_axis(x: tf.Tensor, scale: list[tf.Tensor]) -> list[int]:
+    """[-1], or the axes of a scale that has the shape of x's last ones."""
+    if scale and x.shape.rank is not None and scale[0].shape.is_fully_defined():
+        rank = scale[0].shape.rank
+        if 1 < rank <= x.shape.rank and x.shape[-rank:].is_compatible_with(scale[0].shape):
+            return list(range(-rank, 0))
+    return [-1]
+
+
+def _flat(statistic: tf.Tensor) -> tf.Tensor:
+    return statistic if statistic.shape.rank == 1 else tf.reshape(statistic, [-1])

@@ -1,0 +1,110 @@
+"""The gradient ops by name, as NVIDIA/atex's nv_norms has them; a GradientTape does not need them.
+
+Formula: with xhat = (x - mean) * inv_std and w = dy * scale,
+dx = inv_std * (w - mean(w) - xhat * mean(w * xhat)), dscale = sum(dy * xhat), doffset = sum(dy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from . import _arguments as check
+from ._functions import check_format, ops
+
+
+class Gradients(NamedTuple):
+    """What a normalization hands back to its inputs."""
+
+    dx: tf.Tensor
+    dscale: tf.Tensor
+    doffset: tf.Tensor
+
+
+def fused_layer_norm_grad_op(
+    y_backprop: Any,
+    x: Any,
+    scale: Any,
+    reserve_space_1: Any,
+    reserve_space_2: Any,
+    axis: int | Sequence[int] = (-1,),
+    epsilon: float = 0.001,
+) -> Gradients:
+    """Gradients of fused_layer_norm.
+
+    Args:
+      y_backprop: the gradient of y, in x's shape.
+      x, scale, axis: as given to fused_layer_norm; scale may be None.
+      reserve_space_1, reserve_space_2: mean and inv_std as fused_layer_norm returned them.
+      epsilon: not used, inv_std has it.
+
+    Returns:
+      dx in x's shape and type, dscale and doffset in the shape of x's axes in `axis` and of scale's
+      type.
+    """
+    del epsilon
+    x = check.as_input(x)
+    scales = check.as_parameter(scale, "scale", x)
+    axes = check.as_axes(axis, x)
+    check.check_layer_parameter(scales, "scale", x, axes)
+    shape = tf.gather(tf.shape(x), [i for i in range(_rank(x)) if i not in axes])
+    statistics = {
+        "mean": tf.reshape(reserve_space_1, shape),
+        "rstd": tf.reshape(reserve_space_2, shape),
+    }
+    return _gradients(ops.fused_layer_norm_grad, y_backprop, x, scales, statistics, axis=axes)
+
+
+def fused_instance_norm_grad_op(
+    y_backprop: Any,
+    x: Any,
+    scale: Any,
+    reserve_space_1: Any,
+    reserve_space_2: Any,
+    data_format: str = "NHWC",
+    epsilon: float = 0.001,
+) -> Gradients:
+    """Gradients of fused_instance_norm.
+
+    Args:
+      y_backprop: the gradient of y, in x's shape.
+      x, scale, data_format: as given to fused_instance_norm; scale may be None.
+      reserve_space_1, reserve_space_2: mean and inv_std as fused_instance_norm returned them.
+      epsilon: not used, inv_std has it.
+
+    Returns:
+      dx in x's shape and type, dscale and doffset of C elements and of scale's type.
+    """
+    del epsilon
+    x = check.as_input(x)
+    check.check_rank(x, 3, check_format(data_format))
+    scales = check.as_parameter(scale, "scale", x)
+    check.check_channel_parameter(scales, "scale", x, data_format)
+    statistics = {"mean": reserve_space_1, "rstd": reserve_space_2}
+    data_format = check.as_data_format(data_format)
+    return _gradients(
+        ops.fused_instance_norm_grad, y_backprop, x, scales, statistics, data_format=data_format
+    )
+
+
+def _rank(x: tf.Tensor) -> int:
+    if x.shape.rank is None:
+        raise ValueError("x: expected a known number of axes, got a tensor of unknown rank")
+    return x.shape.rank
+
+
+def _gradients(
+    op: Any, dy: Any, x: tf.Tensor, scales: list[tf.Tensor], statistics: Any, **attributes: Any
+) -> Gradients:
+    dx, dscale, doffset = op(
+        dy=check.as_input(dy, "y_backprop"),
+        x=x,
+        scale=scales,
+        dx_type=x.dtype,
+        param_type=scales[0].dtype if scales else tf.float32,
+        **{key: check.as_input(value, key) for key, value in statistics.items()},
+        **attributes,
+    )
+    return Gradients(dx[0], dscale[0], doffset[0])
