@@ -82,14 +82,17 @@ def as_axes(axis: Any, x: tf.Tensor) -> list[int]:
         raise TypeError(f"axis: expected an integer or several, got {axis!r}") from None
     if not axes:
         raise ValueError("axis: expected at least one axis, got none")
-    rank = x.shape.rank
-    if rank is None:
-        return axes
+    return axes if x.shape.rank is None else resolve_axes(axes, x.shape)
+
+
+def resolve_axes(axes: list[int], shape: Any) -> list[int]:
+    """`axes` from 0 on, ascending."""
+    rank = len(shape)
     resolved = sorted(a + rank if a < 0 else a for a in axes)
     if len(set(resolved)) < len(resolved) or resolved[0] < 0 or resolved[-1] >= rank:
         raise ValueError(
-            f"axis: expected distinct integers from {-rank} to {rank - 1} for x of shape "
-            f"{x.shape}, got {axis!r}"
+            f"axis: expected distinct integers from {-rank} to {rank - 1} for x of shape {shape}, "
+            f"got {axes}"
         )
     return resolved
 

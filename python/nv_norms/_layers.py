@@ -30,7 +30,14 @@ class LayerNormalization(keras.layers.LayerNormalization):
     Takes the same arguments: axis (-1), epsilon (1e-3), center and scale (True), the initializers,
     regularizers and constraints of gamma and beta. Any axes, in any order, and types; under a mixed
     policy x is read in its own type, statistics are float32 and the result has the compute type.
+    gamma and beta have the axes of x in ascending order, also where positive and negative axes are
+    mixed (Keras before 3.16 sorts [1, -1] as numbers, tf_keras and later Keras as we do).
     """
+
+    def build(self, input_shape: Any) -> None:
+        if isinstance(self.axis, list) and min(self.axis, default=0) < 0 <= max(self.axis):
+            self.axis = check.resolve_axes(self.axis, input_shape)
+        super().build(input_shape)
 
     def call(self, inputs: Any) -> tf.Tensor:
         x = _as_input(inputs)

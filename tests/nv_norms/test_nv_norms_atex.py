@@ -114,7 +114,7 @@ def test_formats_name_the_channels_whatever_the_rank(rng: np.random.Generator) -
     np.testing.assert_array_equal(nv_norms.fused_instance_norm(x).y, last)
 
 
-@pytest.mark.parametrize("axis", [[1, 2], [-2, -1], [-2, 2], -1, 2])
+@pytest.mark.parametrize("axis", [[1, 2], [-2, -1], [1, -1], [-2, 2], -1, 2])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_layer_normalization_built_by_hand(
     axis: int | list[int], dtype: str, rng: np.random.Generator

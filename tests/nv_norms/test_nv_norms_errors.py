@@ -31,7 +31,7 @@ BAD: dict[str, tuple[Callable[[tf.Tensor], Any], type[Exception], str]] = {
     "axis too large": (
         lambda x: layer(x, axis=4),
         ValueError,
-        "axis: expected distinct integers from -4 to 3 for x of shape (2, 3, 4, 6), got 4",
+        "axis: expected distinct integers from -4 to 3 for x of shape (2, 3, 4, 6), got [4]",
     ),
     "axis too small": (lambda x: rms(x, axis=[-5]), ValueError, "got [-5]"),
     "axis twice": (lambda x: layer(x, axis=[3, -1]), ValueError, "expected distinct integers"),
