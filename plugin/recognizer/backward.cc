@@ -40,14 +40,21 @@ bool SumsNothing(const GraphView& view, const Shapes& shapes, int node) {
   });
 }
 
+// A Sum over what BroadcastGradientArgs says when the graph runs: over nothing, for most operands.
+bool SumsAsBroadcast(const GraphView& view, int node) {
+  return view.op(node) == "Sum" &&
+         view.op(view.inputs(node)[1].node) == "BroadcastGradientArgs";
+}
+
 // Behind views that change neither values nor (but for their shape) anything else: where dy
-// really comes from.
-TensorId BehindViews(const GraphView& view, const Shapes& shapes, TensorId tensor) {
+// really comes from. `and_sums`: behind sums that may be none, too.
+TensorId BehindViews(const GraphView& view, const Shapes& shapes, TensorId tensor,
+                     bool and_sums = false) {
   while (true) {
     const int node = tensor.node;
     const std::string& op = view.op(node);
     if (op != "Identity" && op != "Reshape" && op != "Neg" && !IsWideningCast(view, node) &&
-        !SumsNothing(view, shapes, node)) {
+        !SumsNothing(view, shapes, node) && !(and_sums && SumsAsBroadcast(view, node))) {
       return tensor;
     }
     tensor = view.inputs(node)[0];
@@ -394,10 +401,12 @@ std::vector<Candidate> Candidates(const GraphView& view, const Shapes& shapes,
         }
       }
     }
+    const TensorId source = BehindViews(view, shapes, other, /*and_sums=*/true);
+    add(source);
     add(behind);
     add(other);
     // Between its views: the one that has x's shape.
-    for (TensorId at = other; at != behind; at = view.inputs(at.node)[0]) add(at);
+    for (TensorId at = other; at != source; at = view.inputs(at.node)[0]) add(at);
   };
   for (const TensorId& tensor : near) {
     for (const Consumer& c : view.consumers(tensor)) {
