@@ -29,12 +29,6 @@ int Place(const GraphView& view, const BackwardMatch& match) {
       ->node;
 }
 
-// The shape of a parameter's gradient, if inference knows it.
-bool KnownShape(const TensorInfo& info) {
-  return info.rank_known &&
-         std::all_of(info.dims.begin(), info.dims.end(), [](int64_t d) { return d >= 0; });
-}
-
 int ParameterRank(const ForwardMatch& forward) {
   const bool over_axes =
       forward.problem.kind == Kind::kLayerNorm || forward.problem.kind == Kind::kRmsNorm;
@@ -82,7 +76,8 @@ void PutParameter(GraphView* view, Shapes* shapes, TensorId gradient, TensorId s
   const int place = sum.node;
   std::vector<TensorInfo> outputs(gradient.port + 1, TensorInfo{info.dtype, false, {}});
   shapes->Set(gradient.node, outputs);
-  if (static_cast<int>(info.dims.size()) != rank) {
+  // (Where the rank is unknown, a Reshape follows.)
+  if (info.rank_known && static_cast<int>(info.dims.size()) != rank) {
     AddReshape(view, shapes, gradient, info.dims, place, place);
     return;
   }
@@ -99,9 +94,6 @@ Reason CheckBackward(const GraphView& view, const Shapes& shapes, const ForwardM
   }
   for (TensorId tensor : {backward.dy, backward.dx, backward.dgamma, backward.dbeta}) {
     if (tensor.valid() && !IsFloat(shapes.Get(tensor).dtype)) return Reason::kUnsupportedType;
-  }
-  for (TensorId tensor : {backward.dgamma, backward.dbeta}) {
-    if (tensor.valid() && !KnownShape(shapes.Get(tensor))) return Reason::kNoGradient;
   }
   const TensorInfo& dx = shapes.Get(backward.dx.valid() ? backward.dx : forward.x);
   const auto unknown =

@@ -192,7 +192,7 @@ class BackwardSearch {
 
   void TryParameter(TensorId tensor, bool wants_dgamma, bool wants_dbeta) {
     const Value* value = interpreter_->Eval(tensor);
-    if (value == nullptr || value->Flat() != parameter_) return;
+    if (value == nullptr || value->Flat() != parameter_ || !ShapeIsSettled(tensor)) return;
     if (wants_dgamma && !match_.dgamma.valid() &&
         Close(value->numbers, reference_->dgamma, kTolerance)) {
       match_.dgamma = tensor;
@@ -200,6 +200,23 @@ class BackwardSearch {
                Close(value->numbers, reference_->dbeta, kTolerance)) {
       match_.dbeta = tensor;
     }
+  }
+
+  // Without x's rank nobody knows the shape of a Sum. Then a Reshape must follow that tells it (and
+  // would fail, were the rank another than it seems).
+  bool ShapeIsSettled(TensorId sum) const {
+    const auto known = [&](TensorId tensor) {
+      const TensorInfo& info = shapes_.Get(tensor);
+      return info.rank_known && std::all_of(info.dims.begin(), info.dims.end(),
+                                            [](int64_t size) { return size >= 0; });
+    };
+    if (known(sum)) return true;
+    while (!keep_(sum.node) && view_.consumers(sum.node).size() == 1) {
+      sum = {view_.consumers(sum.node)[0].node, 0};
+      if (view_.op(sum.node) == "Reshape") return known(sum);
+      if (view_.op(sum.node) != "Cast") return false;
+    }
+    return false;
   }
 
   bool MayBeDx(int node) const {

@@ -84,6 +84,7 @@ _ONE_GROUP = "group_norm/layer_norm"
 
 _EVERY_POLICY = tuple((policy, BATCH, "infer") for policy in POLICIES)
 _EVERY_SHAPE = tuple(("float32", knowledge, "infer") for knowledge in _ALL_KNOWLEDGE)
+_RANKLESS_TRAINING = (("float32", RANK, "train"), ("mixed_float16", RANK, "train"))
 _EVERY_MODE = tuple(
     ("float32", BATCH, mode)
     for mode in (
@@ -94,7 +95,12 @@ _EVERY_MODE = tuple(
 _HALF = (("mixed_float16", STATIC, "infer"), ("mixed_bfloat16", CHANNELS, "infer"))
 
 LINES = [
-    ln("last", (3, 5, 8), -1, more=_EVERY_POLICY + _EVERY_SHAPE + _EVERY_MODE),
+    ln(
+        "last",
+        (3, 5, 8),
+        -1,
+        more=_EVERY_POLICY + _EVERY_SHAPE + _EVERY_MODE + _RANKLESS_TRAINING,
+    ),
     ln("last.rank2", (6, 12), -1, more=_HALF + (("float32", STATIC, "frozen"),)),
     ln("last.rank4", (2, 3, 4, 6), -1, more=_EVERY_SHAPE),
     # (Where the rank is unknown, nobody can tell that axis 2 is the last.)
@@ -132,7 +138,11 @@ LINES = [
     gn("plain", (2, 3, 5, 8), 4, scale=False, center=False),
     gn("one_group.plain", (2, 3, 5, 6), 1, scale=False, center=False, kind=_ONE_GROUP),
     gn("instance.plain", (2, 3, 5, 6), -1, scale=False, center=False, kind=_INSTANCE),
-    rms("last", (3, 5, 8), more=_EVERY_POLICY + _EVERY_SHAPE + _EVERY_MODE[:6]),
+    rms(
+        "last",
+        (3, 5, 8),
+        more=_EVERY_POLICY + _EVERY_SHAPE + _EVERY_MODE[:6] + _RANKLESS_TRAINING,
+    ),
     rms("rank2", (6, 12)),
     rms("two_axes", (2, 4, 3, 5), [-2, -1]),
     rms("fine_gamma", (3, 5, 8), fine_parameters=True, policies=("float32", "float64")),

@@ -220,6 +220,6 @@ LINES = [
         slow=True,
         slow_policies=("float32", "mixed_float16"),
         slow_knowledge=(STATIC, BATCH),
-        slow_modes=("infer",),
+        slow_modes=("infer", "train"),
     ),
 ]
