@@ -20,7 +20,13 @@ std::vector<TensorId> OutputsOf(const BackwardMatch& match) {
   return outputs;
 }
 
-// The place in the graph's order at which the fused gradient can stand: that of its first output.
+std::unordered_set<int> OutputNodes(const BackwardMatch& match) {
+  std::unordered_set<int> nodes;
+  for (TensorId tensor : OutputsOf(match)) nodes.insert(tensor.node);
+  return nodes;
+}
+
+// Where the fused gradient stands, and whose device and name it takes: its first output.
 int Place(const GraphView& view, const BackwardMatch& match) {
   const std::vector<TensorId> outputs = OutputsOf(match);
   return std::min_element(
@@ -105,13 +111,13 @@ Reason CheckBackward(const GraphView& view, const Shapes& shapes, const ForwardM
   }
   // The fused gradient reads dy and the fused forward, which reads x, gamma and beta and waits for
   // what its nodes waited for; none of these may come from what the gradient gives.
-  const int place = view.order(Place(view, backward));
+  const std::unordered_set<int> outputs = OutputNodes(backward);
   for (TensorId tensor : {backward.dy, forward.x, forward.gamma, forward.beta}) {
-    if (tensor.valid() && view.order(tensor.node) >= place) return Reason::kNoGradient;
+    if (tensor.valid() && view.DependsOn(tensor.node, outputs)) return Reason::kNoGradient;
   }
   for (int node : forward.core) {
     for (int control : view.control_inputs(node)) {
-      if (view.order(control) >= place) return Reason::kNoGradient;
+      if (view.DependsOn(control, outputs)) return Reason::kNoGradient;
     }
   }
   return Reason::kNone;
@@ -132,11 +138,14 @@ void ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forward,
   inputs.push_back({fused, 1});
   if (forward.problem.kind != Kind::kRmsNorm) inputs.push_back({fused, 2});
 
+  const std::unordered_set<int> outputs = OutputNodes(backward);
   std::vector<int> controls, read;
   for (int node : backward.core) {
     for (int control : view->control_inputs(node)) {
       const bool known = std::find(controls.begin(), controls.end(), control) != controls.end();
-      if (!known && view->order(control) < view->order(place)) controls.push_back(control);
+      const bool inside =
+          std::find(backward.core.begin(), backward.core.end(), control) != backward.core.end();
+      if (!known && !inside && !view->DependsOn(control, outputs)) controls.push_back(control);
     }
     for (const TensorId& input : view->inputs(node)) read.push_back(input.node);
     read.push_back(node);
@@ -164,7 +173,6 @@ void ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forward,
   for (TensorId tensor : {backward.dgamma, backward.dbeta}) {
     if (tensor.valid()) PutParameter(view, shapes, {gradient, port++}, tensor, rank);
   }
-  if (view->order(fused) >= view->order(place)) view->Reorder();
   RemoveUnread(view, read, keep);
 }
 

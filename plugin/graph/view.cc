@@ -30,6 +30,9 @@ void SplitInput(const std::string& input, std::string* name, int* port) {
   for (size_t i = colon + 1; i < input.size(); ++i) *port = *port * 10 + (input[i] - '0');
 }
 
+// Room between two nodes in the order, for those that edits put there.
+constexpr int kOrderStep = 64;
+
 template <typename T, typename Pred>
 void EraseIf(std::vector<T>* v, Pred pred) {
   v->erase(std::remove_if(v->begin(), v->end(), pred), v->end());
@@ -90,6 +93,53 @@ void GraphView::Link(int node, const std::vector<TensorId>& inputs,
   for (int control : controls) control_consumers_[control].push_back(node);
 }
 
+void GraphView::Raise(int node) {
+  constexpr int kGiveUp = 100000;  // a cycle, in which nothing can be ordered
+  std::vector<int> stack = {node};
+  for (int steps = 0; !stack.empty() && steps < kGiveUp; ++steps) {
+    const int at = stack.back();
+    stack.pop_back();
+    int lowest = order_[at];
+    const auto after = [&](int input) { lowest = std::max(lowest, order_[input] + 1); };
+    for (const TensorId& input : inputs_[at]) {
+      if (!IsBackEdge(input.node, at)) after(input.node);
+    }
+    for (int control : control_inputs_[at]) after(control);
+    if (lowest == order_[at] && at != node) continue;
+    order_[at] = lowest;
+    for (const Consumer& c : consumers_[at]) {
+      if (order_[c.node] <= lowest && !IsBackEdge(at, c.node)) stack.push_back(c.node);
+    }
+    for (int c : control_consumers_[at]) {
+      if (order_[c] <= lowest) stack.push_back(c);
+    }
+  }
+}
+
+bool GraphView::IsBackEdge(int from, int to) const {
+  return (op(from) == "NextIteration" || op(from) == "RefNextIteration") &&
+         (op(to) == "Merge" || op(to) == "RefMerge");
+}
+
+bool GraphView::DependsOn(int node, const std::unordered_set<int>& on) const {
+  if (on.empty()) return false;
+  int first = order_[*on.begin()];
+  for (int each : on) first = std::min(first, order_[each]);
+  std::unordered_set<int> seen;
+  std::vector<int> stack = {node};
+  while (!stack.empty()) {
+    const int at = stack.back();
+    stack.pop_back();
+    if (on.count(at) > 0) return true;
+    if (order_[at] <= first || !seen.insert(at).second) continue;
+    for (const TensorId& input : inputs_[at]) {
+      if (!IsBackEdge(input.node, at)) stack.push_back(input.node);
+    }
+    stack.insert(stack.end(), control_inputs_[at].begin(), control_inputs_[at].end());
+  }
+  return false;
+}
+
 void GraphView::Unlink(int node) {
   for (const TensorId& input : inputs_[node]) {
     EraseIf(&consumers_[input.node], [&](const Consumer& c) { return c.node == node; });
@@ -120,22 +170,18 @@ void GraphView::ComputeOrder() {
     if (op(i) != "NextIteration" && op(i) != "RefNextIteration") {
       waiting[i] = static_cast<int>(inputs_[i].size() + control_inputs_[i].size());
     }
-    if (op(i) == "Merge" || op(i) == "RefMerge") {
-      for (const TensorId& input : inputs_[i]) {
-        if (op(input.node) == "NextIteration" || op(input.node) == "RefNextIteration") {
-          --waiting[i];
-        }
-      }
+    for (const TensorId& input : inputs_[i]) {
+      if (IsBackEdge(input.node, i)) --waiting[i];
     }
     if (waiting[i] == 0) ready.push_back(i);
   }
   int position = 0;
   for (size_t at = 0; at < ready.size(); ++at) {
     const int node = ready[at];
-    order_[node] = position++;
-    const bool back_edge = op(node) == "NextIteration" || op(node) == "RefNextIteration";
+    order_[node] = position;
+    position += kOrderStep;
     for (const Consumer& c : consumers_[node]) {
-      if (back_edge && (op(c.node) == "Merge" || op(c.node) == "RefMerge")) continue;
+      if (IsBackEdge(node, c.node)) continue;
       if (--waiting[c.node] == 0) ready.push_back(c.node);
     }
     for (int c : control_consumers_[node]) {
@@ -219,6 +265,7 @@ int GraphView::AddNode(const tensorflow::NodeDef& def, const std::vector<TensorI
   order_.push_back(order_[place_like]);
   if (!live_.empty()) live_.push_back(true);
   Link(node, inputs, control_inputs);
+  Raise(node);
   WriteInputs(node);
   return node;
 }
@@ -230,6 +277,7 @@ void GraphView::ReplaceNode(int node, const tensorflow::NodeDef& def, std::vecto
   *graph_->mutable_node(node) = def;
   graph_->mutable_node(node)->set_name(kept);
   Link(node, inputs, control_inputs);
+  Raise(node);
   WriteInputs(node);
 }
 
@@ -239,6 +287,7 @@ void GraphView::AddControlInput(int node, int control) {
   if (std::find(controls.begin(), controls.end(), control) != controls.end()) return;
   controls.push_back(control);
   control_consumers_[control].push_back(node);
+  Raise(node);
   WriteInputs(node);
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "tensorflow/core/framework/graph.pb.h"
@@ -63,10 +64,10 @@ class GraphView {
   std::vector<Consumer> consumers(TensorId tensor) const;
 
   // Position in an order in which producers come before consumers (the back edges of loops,
-  // NextIteration, do not count).
+  // NextIteration, do not count). Edits keep it so.
   int order(int node) const { return order_[node]; }
-  // After an edit that makes a node read another that came after it.
-  void Reorder() { ComputeOrder(); }
+  // Whether a node is one of these or is computed from one of them, control edges included.
+  bool DependsOn(int node, const std::unordered_set<int>& on) const;
 
   // Whether anything that matters reads the node: a node for which `is_root` is true, or an op that
   // may have an effect. Everything counts as live before MarkLive() is called.
@@ -102,6 +103,9 @@ class GraphView {
   void Unlink(int node);
   void WriteInputs(int node);
   void ComputeOrder();
+  // Puts a node after its inputs, and what reads it after it, as far as that is needed.
+  void Raise(int node);
+  bool IsBackEdge(int from, int to) const;
 
   tensorflow::GraphDef* graph_;
   std::string error_;

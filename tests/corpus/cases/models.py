@@ -216,7 +216,7 @@ LINES = [
         "model.convnext",  # stem, 3 + 3 + 9 + 3 blocks, 3 downsamplings, last
         _convnext,
         {"layer_norm": 23},
-        (Input((1, 32, 32, 3)),),
+        (Input((2, 32, 32, 3)),),
         slow=True,
         slow_policies=("float32", "mixed_float16"),
         slow_knowledge=(STATIC, BATCH),
