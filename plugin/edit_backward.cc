@@ -77,14 +77,14 @@ void PutIdentity(GraphView* view, Shapes* shapes, TensorId tensor, int place) {
 
 // Puts a parameter's gradient, which the fused op gives with the parameter's natural shape, into
 // the place of the graph's Sum.
-void PutParameter(GraphView* view, Shapes* shapes, TensorId gradient, TensorId sum, int rank) {
+void PutParameter(GraphView* view, Shapes* shapes, TensorId gradient, TensorId sum,
+                  const std::vector<int64_t>& shape, int rank) {
   const TensorInfo info = shapes->Get(sum);
   const int place = sum.node;
   std::vector<TensorInfo> outputs(gradient.port + 1, TensorInfo{info.dtype, false, {}});
   shapes->Set(gradient.node, outputs);
-  // (Where the rank is unknown, a Reshape follows.)
-  if (info.rank_known && static_cast<int>(info.dims.size()) != rank) {
-    AddReshape(view, shapes, gradient, info.dims, place, place);
+  if (!shape.empty() && static_cast<int>(shape.size()) != rank) {
+    AddReshape(view, shapes, gradient, shape, place, place);
     return;
   }
   PutIdentity(view, shapes, gradient, place);
@@ -170,8 +170,11 @@ void ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forward,
     shapes->Set(node, {info});
   }
   const int rank = ParameterRank(forward);
-  for (TensorId tensor : {backward.dgamma, backward.dbeta}) {
-    if (tensor.valid()) PutParameter(view, shapes, {gradient, port++}, tensor, rank);
+  if (backward.dgamma.valid()) {
+    PutParameter(view, shapes, {gradient, port++}, backward.dgamma, backward.dgamma_shape, rank);
+  }
+  if (backward.dbeta.valid()) {
+    PutParameter(view, shapes, {gradient, port++}, backward.dbeta, backward.dbeta_shape, rank);
   }
   RemoveUnread(view, read, keep);
 }

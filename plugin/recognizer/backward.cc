@@ -72,7 +72,8 @@ class BackwardSearch {
     if (forward.statistics.epsilon > 0) {
       scene_.scale_of_last_draw = std::sqrt(forward.statistics.epsilon);
     }
-    from_dy_ = Dependents(view, dy, kMaxDescendants);
+    LookBeforeTranspose();
+    from_dy_ = Dependents(view, scene_.before_dy.valid() ? scene_.before_dy : dy, kMaxDescendants);
     scene_.dependents = from_dy_;
     scene_.dependents.insert(forward.core.begin(), forward.core.end());
     for (int node : from_dy_) {
@@ -108,6 +109,21 @@ class BackwardSearch {
   struct Reference {
     Numbers dx, dgamma, dbeta;
   };
+
+  // TensorFlow's layout pass transposes dy once for each of its readers.
+  void LookBeforeTranspose() {
+    const int node = scene_.dy.node;
+    if (view_.op(node) != "Transpose") return;
+    const auto order = IntConstant(view_, view_.inputs(node)[1].node);
+    if (!order) return;
+    std::vector<int64_t> sorted = order->values;
+    std::sort(sorted.begin(), sorted.end());
+    for (size_t i = 0; i < sorted.size(); ++i) {
+      if (sorted[i] != static_cast<int64_t>(i)) return;
+    }
+    scene_.before_dy = view_.inputs(node)[0];
+    scene_.dy_order = order->values;
+  }
 
   // Nodes that lead from x or the forward to the gradient without passing dy: Sub(x, mean), say.
   bool FollowIfFromX(TensorId tensor, int hops) {
@@ -167,7 +183,7 @@ class BackwardSearch {
   }
 
   bool FromDy(TensorId tensor) const {
-    return tensor == scene_.dy || from_dy_.count(tensor.node) > 0;
+    return tensor == scene_.dy || tensor == scene_.before_dy || from_dy_.count(tensor.node) > 0;
   }
 
   void Visit() {
@@ -193,28 +209,42 @@ class BackwardSearch {
 
   void TryParameter(TensorId tensor, bool wants_dgamma, bool wants_dbeta) {
     const Value* value = interpreter_->Eval(tensor);
-    if (value == nullptr || value->Flat() != parameter_ || !ShapeIsSettled(tensor)) return;
+    if (value == nullptr || value->Flat() != parameter_) return;
+    std::vector<int64_t> shape;
+    if (!ShapeOfSum(tensor, value->dims, &shape)) return;
     if (wants_dgamma && !match_.dgamma.valid() &&
         Close(value->numbers, reference_->dgamma, kTolerance)) {
       match_.dgamma = tensor;
+      match_.dgamma_shape = shape;
     } else if (wants_dbeta && !match_.dbeta.valid() &&
                Close(value->numbers, reference_->dbeta, kTolerance)) {
       match_.dbeta = tensor;
+      match_.dbeta_shape = shape;
     }
   }
 
-  // Without x's rank nobody knows the shape of a Sum. Then a Reshape must follow that tells it (and
-  // would fail, were the rank another than it seems).
-  bool ShapeIsSettled(TensorId sum) const {
-    const auto known = [&](TensorId tensor) {
-      const TensorInfo& info = shapes_.Get(tensor);
-      return info.rank_known && std::all_of(info.dims.begin(), info.dims.end(),
-                                            [](int64_t size) { return size >= 0; });
+  // The shape of a parameter's gradient at its Sum: as inferred, or as the axes tell. Without x's
+  // rank nobody knows it; then a Reshape must follow that tells it (and would fail, were the rank
+  // another than it seems), and any shape will do. False: unknown.
+  bool ShapeOfSum(TensorId sum, const Dims& dims, std::vector<int64_t>* shape) const {
+    const auto known = [](const std::vector<int64_t>& sizes) {
+      return std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size >= 0; });
     };
-    if (known(sum)) return true;
+    const TensorInfo& info = shapes_.Get(sum);
+    *shape = info.dims;
+    if (info.rank_known && known(*shape)) return true;
+    shape->clear();
+    if (shapes_.Get(forward_.x).rank_known) {
+      for (const Dim& dim : dims) {
+        const Size size = axes_.size(dim);
+        shape->push_back(size.known() ? size.coefficient() : -1);
+      }
+      return known(*shape);
+    }
     while (!keep_(sum.node) && view_.consumers(sum.node).size() == 1) {
       sum = {view_.consumers(sum.node)[0].node, 0};
-      if (view_.op(sum.node) == "Reshape") return known(sum);
+      const TensorInfo& next = shapes_.Get(sum);
+      if (view_.op(sum.node) == "Reshape") return next.rank_known && known(next.dims);
       if (view_.op(sum.node) != "Cast") return false;
     }
     return false;
@@ -342,7 +372,7 @@ class BackwardSearch {
       }
       nodes.push_back(node);
       for (const TensorId& input : view_.inputs(node)) {
-        if (input != scene_.dy) stack.push_back(input.node);
+        if (input != scene_.dy && input != scene_.before_dy) stack.push_back(input.node);
       }
     }
     return nodes;

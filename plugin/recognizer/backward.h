@@ -16,6 +16,8 @@ struct BackwardMatch {
   bool reshape_dx = false;  // likewise
   std::vector<Part> parts;  // terms that go on beside dx: a residual's gradient
   TensorId dgamma, dbeta;   // recognized at the Sum
+  // Their shapes; empty where any shape with as many elements will do.
+  std::vector<int64_t> dgamma_shape, dbeta_shape;
   std::vector<int> core;    // the nodes between dy, x and the outputs
 
   bool found() const { return dx.valid() || dgamma.valid() || dbeta.valid(); }

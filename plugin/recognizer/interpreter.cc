@@ -89,6 +89,11 @@ const Value* Interpreter::Eval(TensorId tensor) {
     const Value* like = Eval(scene_.dy_like);
     if (like == nullptr) return nullptr;
     value = Value{like->dims, Random(tensor, like->Flat(), false)};
+  } else if (tensor == scene_.before_dy) {
+    const Value* dy = Eval(scene_.dy);
+    if (dy == nullptr || dy->dims.size() != scene_.dy_order.size()) return nullptr;
+    value = *dy;
+    for (size_t i = 0; i < dy->dims.size(); ++i) value->dims[scene_.dy_order[i]] = dy->dims[i];
   } else {
     memo_[tensor] = std::nullopt;  // a cycle would end here
     if (scene_.dependents.count(tensor.node) > 0) value = Node(tensor);
@@ -170,9 +175,9 @@ std::string Interpreter::Identify(TensorId tensor, int depth) const {
       return "cast " + std::to_string(view_.GetType(node, "DstT")) + " " +
              Identify(input, depth + 1);
     }
-    if (op == "Reshape") {
+    if (op == "Reshape" || op == "Transpose") {
       if (const auto shape = IntConstant(view_, view_.inputs(node)[1].node)) {
-        std::string words = "reshape";
+        std::string words = op;
         for (int64_t size : shape->values) words += " " + std::to_string(size);
         return words + " of " + Identify(input, depth + 1);
       }

@@ -26,6 +26,9 @@ struct Scene {
   std::unordered_set<int> dependents;
   double scale_of_last_draw = 1e-3;
   TensorId dy, dy_like;
+  // If valid, dy is this tensor with its dimensions in `dy_order`.
+  TensorId before_dy;
+  std::vector<int64_t> dy_order;
 };
 
 // Integers that a graph computes from shapes: axes, shapes, counts.
