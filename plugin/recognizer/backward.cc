@@ -42,8 +42,7 @@ bool SumsNothing(const GraphView& view, const Shapes& shapes, int node) {
 
 // A Sum over what BroadcastGradientArgs says when the graph runs: over nothing, for most operands.
 bool SumsAsBroadcast(const GraphView& view, int node) {
-  return view.op(node) == "Sum" &&
-         view.op(view.inputs(node)[1].node) == "BroadcastGradientArgs";
+  return view.op(node) == "Sum" && view.op(view.inputs(node)[1].node) == "BroadcastGradientArgs";
 }
 
 // Behind views that change neither values nor (but for their shape) anything else: where dy

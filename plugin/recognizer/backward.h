@@ -18,7 +18,7 @@ struct BackwardMatch {
   TensorId dgamma, dbeta;   // recognized at the Sum
   // Their shapes; empty where any shape with as many elements will do.
   std::vector<int64_t> dgamma_shape, dbeta_shape;
-  std::vector<int> core;    // the nodes between dy, x and the outputs
+  std::vector<int> core;  // the nodes between dy, x and the outputs
 
   bool found() const { return dx.valid() || dgamma.valid() || dbeta.valid(); }
 };
