@@ -6,7 +6,6 @@ namespace nv_norms {
 
 using tensorflow::DataType;
 using tensorflow::OpKernelConstruction;
-using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
 absl::Status ReadAttributes(OpKernelConstruction* ctx, Kind kind, bool forward, Attributes* out) {
@@ -43,6 +42,26 @@ absl::Status ReadAttributes(OpKernelConstruction* ctx, Kind kind, bool forward, 
   out->has_scale = num_scale == 1;
   out->has_offset = num_offset == 1;
   return CheckStatType(ctx);
+}
+
+absl::Status ReadWanted(OpKernelConstruction* ctx, Wanted* out) {
+  TF_RETURN_IF_ERROR(ctx->GetAttr("dx_type", &out->dx_type));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("param_type", &out->param_type));
+  int dx;
+  int dscale;
+  int doffset;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("num_dx", &dx));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("num_dscale", &dscale));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("num_doffset", &doffset));
+  if (dx > 1 || dscale > 1 || doffset > 1) {
+    return absl::InvalidArgumentError(absl::StrCat("num_dx, num_dscale, num_doffset are ", dx, ", ",
+                                                   dscale, ", ", doffset,
+                                                   ": expected 0 or 1 each"));
+  }
+  out->dx = dx == 1;
+  out->dscale = dscale == 1;
+  out->doffset = doffset == 1;
+  return absl::OkStatus();
 }
 
 absl::Status CheckStatType(OpKernelConstruction* ctx) {
@@ -101,10 +120,10 @@ TensorShape ParamShape(const Attributes& attributes, const TensorShape& x) {
   return TensorShape({Channels(attributes, x)});
 }
 
-absl::Status CheckParam(const char* name, const Tensor& param, const Geometry& geometry,
+absl::Status CheckParam(const char* name, const TensorShape& param, const Geometry& geometry,
                         const TensorShape& x) {
-  if (param.NumElements() == geometry.params) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(name, " has shape ", param.shape().DebugString(),
+  if (param.num_elements() == geometry.params) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, " has shape ", param.DebugString(),
                                                  ", expected ", geometry.params,
                                                  " elements for x of shape ", x.DebugString()));
 }

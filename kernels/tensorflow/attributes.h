@@ -23,8 +23,18 @@ struct Attributes {
   bool has_offset = false;  // forward ops only
 };
 
+// Which outputs of a gradient op are wanted, and their types.
+struct Wanted {
+  bool dx = false;
+  bool dscale = false;
+  bool doffset = false;
+  tensorflow::DataType dx_type = tensorflow::DT_FLOAT;
+  tensorflow::DataType param_type = tensorflow::DT_FLOAT;
+};
+
 absl::Status ReadAttributes(tensorflow::OpKernelConstruction* ctx, Kind kind, bool forward,
                             Attributes* out);
+absl::Status ReadWanted(tensorflow::OpKernelConstruction* ctx, Wanted* out);
 
 // float64 for float64 x, else float32.
 absl::Status CheckStatType(tensorflow::OpKernelConstruction* ctx);
@@ -36,8 +46,8 @@ tensorflow::TensorShape StatShape(const Attributes& attributes, const tensorflow
 // Of dscale and doffset.
 tensorflow::TensorShape ParamShape(const Attributes& attributes, const tensorflow::TensorShape& x);
 
-absl::Status CheckParam(const char* name, const tensorflow::Tensor& param, const Geometry& geometry,
-                        const tensorflow::TensorShape& x);
+absl::Status CheckParam(const char* name, const tensorflow::TensorShape& param,
+                        const Geometry& geometry, const tensorflow::TensorShape& x);
 
 DType ToDType(tensorflow::DataType type);
 absl::Status ToTensorFlow(const Status& status);

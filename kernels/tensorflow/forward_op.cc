@@ -26,13 +26,13 @@ void ForwardOp::Compute(OpKernelContext* ctx) {
   int input = 1;
   if (attributes_.has_scale) {
     const Tensor& scale = ctx->input(input++);
-    OP_REQUIRES_OK(ctx, CheckParam("scale", scale, problem.geometry, x.shape()));
+    OP_REQUIRES_OK(ctx, CheckParam("scale", scale.shape(), problem.geometry, x.shape()));
     problem.param = ToDType(scale.dtype());
     buffers.gamma = scale.data();
   }
   if (attributes_.has_offset) {
     const Tensor& offset = ctx->input(input++);
-    OP_REQUIRES_OK(ctx, CheckParam("offset", offset, problem.geometry, x.shape()));
+    OP_REQUIRES_OK(ctx, CheckParam("offset", offset.shape(), problem.geometry, x.shape()));
     problem.param = ToDType(offset.dtype());
     buffers.beta = offset.data();
   }

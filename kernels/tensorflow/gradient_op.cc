@@ -21,18 +21,7 @@ absl::Status CheckShape(const char* name, const Tensor& tensor, const TensorShap
 
 GradientOp::GradientOp(OpKernelConstruction* ctx, Kind kind) : OpKernel(ctx) {
   OP_REQUIRES_OK(ctx, ReadAttributes(ctx, kind, /*forward=*/false, &attributes_));
-  tensorflow::DataType type;
-  OP_REQUIRES_OK(ctx, ctx->GetAttr("dx_type", &type));
-  dx_type_ = ToDType(type);
-  OP_REQUIRES_OK(ctx, ctx->GetAttr("param_type", &type));
-  param_type_ = ToDType(type);
-  OP_REQUIRES_OK(ctx, ctx->GetAttr("num_dx", &num_dx_));
-  OP_REQUIRES_OK(ctx, ctx->GetAttr("num_dscale", &num_dscale_));
-  OP_REQUIRES_OK(ctx, ctx->GetAttr("num_doffset", &num_doffset_));
-  OP_REQUIRES(ctx, num_dx_ <= 1 && num_dscale_ <= 1 && num_doffset_ <= 1,
-              absl::InvalidArgumentError(absl::StrCat("num_dx, num_dscale, num_doffset are ",
-                                                      num_dx_, ", ", num_dscale_, ", ",
-                                                      num_doffset_, ": expected 0 or 1 each")));
+  OP_REQUIRES_OK(ctx, ReadWanted(ctx, &wanted_));
 }
 
 void GradientOp::Compute(OpKernelContext* ctx) {
@@ -52,7 +41,7 @@ void GradientOp::Compute(OpKernelContext* ctx) {
   int input = 2;
   if (attributes_.has_scale) {
     const Tensor& scale = ctx->input(input++);
-    OP_REQUIRES_OK(ctx, CheckParam("scale", scale, problem.geometry, x.shape()));
+    OP_REQUIRES_OK(ctx, CheckParam("scale", scale.shape(), problem.geometry, x.shape()));
     problem.param = ToDType(scale.dtype());
     buffers.gamma = scale.data();
   }
@@ -70,8 +59,8 @@ void GradientOp::Compute(OpKernelContext* ctx) {
   const TensorShape param_shape = ParamShape(attributes_, x.shape());
   int output = 0;
   bool nothing = true;
-  const auto allocate = [&](int wanted, const TensorShape& shape, void** data) -> absl::Status {
-    if (wanted == 0) return absl::OkStatus();
+  const auto allocate = [&](bool wanted, const TensorShape& shape, void** data) -> absl::Status {
+    if (!wanted) return absl::OkStatus();
     Tensor* tensor = nullptr;
     TF_RETURN_IF_ERROR(ctx->allocate_output(output++, shape, &tensor));
     *data = tensor->data();
@@ -79,11 +68,11 @@ void GradientOp::Compute(OpKernelContext* ctx) {
     return absl::OkStatus();
   };
   // The type of an output that is not wanted must not make the computation wider.
-  if (num_dx_ != 0) problem.dx = dx_type_;
-  if (num_dscale_ + num_doffset_ != 0) problem.dparam = param_type_;
-  OP_REQUIRES_OK(ctx, allocate(num_dx_, x.shape(), &buffers.dx));
-  OP_REQUIRES_OK(ctx, allocate(num_dscale_, param_shape, &buffers.dgamma));
-  OP_REQUIRES_OK(ctx, allocate(num_doffset_, param_shape, &buffers.dbeta));
+  if (wanted_.dx) problem.dx = ToDType(wanted_.dx_type);
+  if (wanted_.dscale || wanted_.doffset) problem.dparam = ToDType(wanted_.param_type);
+  OP_REQUIRES_OK(ctx, allocate(wanted_.dx, x.shape(), &buffers.dx));
+  OP_REQUIRES_OK(ctx, allocate(wanted_.dscale, param_shape, &buffers.dgamma));
+  OP_REQUIRES_OK(ctx, allocate(wanted_.doffset, param_shape, &buffers.dbeta));
   if (nothing) return;
   OP_REQUIRES_OK(ctx, Run(ctx, problem, buffers));
 }

@@ -18,11 +18,7 @@ class GradientOp : public tensorflow::OpKernel {
 
  private:
   Attributes attributes_;
-  DType dx_type_ = DType::kFloat;
-  DType param_type_ = DType::kFloat;
-  int num_dx_ = 0;
-  int num_dscale_ = 0;
-  int num_doffset_ = 0;
+  Wanted wanted_;
 };
 
 }  // namespace nv_norms

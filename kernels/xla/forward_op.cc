@@ -1,0 +1,72 @@
+#include "kernels/xla/forward_op.h"
+
+#include "kernels/xla/call.h"
+#include "kernels/xla/operands.h"
+#include "kernels/xla/plain.h"
+
+namespace nv_norms {
+namespace xla_call {
+
+using tensorflow::XlaOpKernelContext;
+
+ForwardOp::ForwardOp(tensorflow::OpKernelConstruction* ctx, Kind kind) : XlaOpKernel(ctx) {
+  OP_REQUIRES_OK(ctx, ReadAttributes(ctx, kind, /*forward=*/true, &attributes_));
+}
+
+void ForwardOp::Compile(XlaOpKernelContext* ctx) { OP_REQUIRES_OK(ctx, Build(ctx)); }
+
+absl::Status ForwardOp::Build(XlaOpKernelContext* ctx) {
+  std::vector<Operand> operands(ctx->num_inputs());
+  for (int i = 0; i < ctx->num_inputs(); ++i) {
+    TF_RETURN_IF_ERROR(GetOperand(ctx, i, &operands[i]));
+  }
+  const Operand& x = operands[0];
+  ForwardCall call;
+  ForwardProblem& problem = call.problem;
+  problem.formula = attributes_.formula;
+  problem.epsilon = attributes_.epsilon;
+  problem.x = problem.param = ToDType(ctx->input_type(0));
+  problem.y = ToDType(ctx->expected_output_dtype(0));
+  call.scale = attributes_.has_scale;
+  call.offset = attributes_.has_offset;
+  TF_RETURN_IF_ERROR(MakeGeometry(attributes_, x.bounds, &problem.geometry));
+
+  PlainForward plain;
+  plain.x = &x;
+  plain.y_type = ctx->output_xla_type(0);
+  int input = 1;
+  if (call.scale) plain.scale = &operands[input++];
+  if (call.offset) plain.offset = &operands[input++];
+  if (call.scale || call.offset) problem.param = ToDType(ctx->input_type(1));
+  for (const auto& [name, param] :
+       {std::pair<const char*, const Operand*>{"scale", plain.scale}, {"offset", plain.offset}}) {
+    if (param == nullptr) continue;
+    TF_RETURN_IF_ERROR(CheckParam(name, param->bounds, problem.geometry, x.bounds));
+  }
+
+  if (problem.geometry.elements == 0 || AnyDynamic(operands)) {
+    const PlainStatistics out = Plain(attributes_, plain);
+    int output = 0;
+    ctx->SetOutput(output++, out.y);
+    if (call.mean()) ctx->SetOutput(output++, out.mean);
+    ctx->SetOutput(output++, out.rstd);
+    return absl::OkStatus();
+  }
+
+  const tensorflow::TensorShape stat_shape = StatShape(attributes_, x.bounds);
+  std::vector<Result> results = {{ctx->output_xla_type(0), x.bounds}};
+  for (int i = 1; i < ctx->num_outputs(); ++i) {
+    results.push_back({ctx->output_xla_type(i), stat_shape});
+  }
+  int64_t workspace = 0;
+  TF_RETURN_IF_ERROR(ToTensorFlow(Workspace(problem, &workspace)));
+  std::string attributes;
+  TF_RETURN_IF_ERROR(ToTensorFlow(AttributesOf(call, &attributes)));
+  const std::vector<xla::XlaOp> outputs =
+      Call(ctx->builder(), kForwardTarget, operands, results, workspace, attributes);
+  for (size_t i = 0; i < outputs.size(); ++i) ctx->SetOutput(static_cast<int>(i), outputs[i]);
+  return absl::OkStatus();
+}
+
+}  // namespace xla_call
+}  // namespace nv_norms

@@ -1,0 +1,106 @@
+#include "kernels/xla/gradient_op.h"
+
+#include "absl/strings/str_cat.h"
+#include "kernels/xla/call.h"
+#include "kernels/xla/operands.h"
+#include "kernels/xla/plain.h"
+#include "tensorflow/compiler/tf2xla/type_util.h"
+
+namespace nv_norms {
+namespace xla_call {
+
+using tensorflow::TensorShape;
+using tensorflow::XlaOpKernelContext;
+
+namespace {
+
+// A dimension that is static in one tensor may be dynamic in the other.
+absl::Status CheckShape(const char* name, const TensorShape& shape, const TensorShape& expected) {
+  if (shape == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, " has shape ", shape.DebugString(),
+                                                 ", expected ", expected.DebugString()));
+}
+
+}  // namespace
+
+GradientOp::GradientOp(tensorflow::OpKernelConstruction* ctx, Kind kind) : XlaOpKernel(ctx) {
+  OP_REQUIRES_OK(ctx, ReadAttributes(ctx, kind, /*forward=*/false, &attributes_));
+  OP_REQUIRES_OK(ctx, ReadWanted(ctx, &wanted_));
+}
+
+void GradientOp::Compile(XlaOpKernelContext* ctx) { OP_REQUIRES_OK(ctx, Build(ctx)); }
+
+absl::Status GradientOp::Build(XlaOpKernelContext* ctx) {
+  std::vector<Operand> operands(ctx->num_inputs());
+  for (int i = 0; i < ctx->num_inputs(); ++i) {
+    TF_RETURN_IF_ERROR(GetOperand(ctx, i, &operands[i]));
+  }
+  PlainBackward plain;
+  plain.dy = &operands[0];
+  plain.x = &operands[1];
+  const TensorShape& x_shape = plain.x->bounds;
+  TF_RETURN_IF_ERROR(CheckShape("dy", plain.dy->bounds, x_shape));
+
+  BackwardCall call;
+  BackwardProblem& problem = call.problem;
+  problem.formula = attributes_.formula;
+  problem.dy = ToDType(ctx->input_type(0));
+  problem.x = problem.param = ToDType(ctx->input_type(1));
+  call.scale = attributes_.has_scale;
+  call.dx = wanted_.dx;
+  call.dscale = wanted_.dscale;
+  call.doffset = wanted_.doffset;
+  TF_RETURN_IF_ERROR(MakeGeometry(attributes_, x_shape, &problem.geometry));
+  int input = 2;
+  if (call.scale) {
+    problem.param = ToDType(ctx->input_type(input));
+    plain.scale = &operands[input++];
+    TF_RETURN_IF_ERROR(CheckParam("scale", plain.scale->bounds, problem.geometry, x_shape));
+  }
+  const TensorShape stat_shape = StatShape(attributes_, x_shape);
+  if (call.mean()) {
+    plain.mean = &operands[input++];
+    TF_RETURN_IF_ERROR(CheckShape("mean", plain.mean->bounds, stat_shape));
+  }
+  plain.rstd = &operands[input++];
+  TF_RETURN_IF_ERROR(CheckShape("rstd", plain.rstd->bounds, stat_shape));
+
+  const TensorShape param_shape = ParamShape(attributes_, x_shape);
+  std::vector<Result> results;
+  const auto want = [&](bool wanted, tensorflow::DataType type, const TensorShape& shape,
+                        DType* in_problem, xla::PrimitiveType* in_plain) -> absl::Status {
+    if (!wanted) return absl::OkStatus();
+    *in_problem = ToDType(type);
+    TF_RETURN_IF_ERROR(tensorflow::DataTypeToPrimitiveType(type, in_plain));
+    results.push_back({*in_plain, shape});
+    return absl::OkStatus();
+  };
+  TF_RETURN_IF_ERROR(want(call.dx, wanted_.dx_type, x_shape, &problem.dx, &plain.dx_type));
+  TF_RETURN_IF_ERROR(
+      want(call.dscale, wanted_.param_type, param_shape, &problem.dparam, &plain.param_type));
+  TF_RETURN_IF_ERROR(
+      want(call.doffset, wanted_.param_type, param_shape, &problem.dparam, &plain.param_type));
+  if (results.empty()) return absl::OkStatus();
+
+  if (problem.geometry.elements == 0 || AnyDynamic(operands)) {
+    const PlainGradients out = Plain(attributes_, plain);
+    int output = 0;
+    if (call.dx) ctx->SetOutput(output++, out.dx);
+    if (call.dscale) ctx->SetOutput(output++, out.dscale);
+    if (call.doffset) ctx->SetOutput(output++, out.doffset);
+    return absl::OkStatus();
+  }
+
+  int64_t workspace = 0;
+  TF_RETURN_IF_ERROR(
+      ToTensorFlow(Workspace(problem, call.dx, call.dscale || call.doffset, &workspace)));
+  std::string attributes;
+  TF_RETURN_IF_ERROR(ToTensorFlow(AttributesOf(call, &attributes)));
+  const std::vector<xla::XlaOp> outputs =
+      Call(ctx->builder(), kBackwardTarget, operands, results, workspace, attributes);
+  for (size_t i = 0; i < outputs.size(); ++i) ctx->SetOutput(static_cast<int>(i), outputs[i]);
+  return absl::OkStatus();
+}
+
+}  // namespace xla_call
+}  // namespace nv_norms
