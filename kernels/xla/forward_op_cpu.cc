@@ -1,4 +1,5 @@
 #include "kernels/xla/forward_op.h"
+#include "kernels/xla/register_op.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
 
 namespace nv_norms {
@@ -17,14 +18,8 @@ class ForwardOpCpu : public ForwardOp {
   }
 };
 
-REGISTER_XLA_OP(Name("FusedLayerNorm").Device(tensorflow::DEVICE_CPU_XLA_JIT),
-                ForwardOpCpu<Kind::kLayerNorm>);
-REGISTER_XLA_OP(Name("FusedRMSNorm").Device(tensorflow::DEVICE_CPU_XLA_JIT),
-                ForwardOpCpu<Kind::kRMSNorm>);
-REGISTER_XLA_OP(Name("FusedInstanceNorm").Device(tensorflow::DEVICE_CPU_XLA_JIT),
-                ForwardOpCpu<Kind::kInstanceNorm>);
-REGISTER_XLA_OP(Name("FusedGroupNorm").Device(tensorflow::DEVICE_CPU_XLA_JIT),
-                ForwardOpCpu<Kind::kGroupNorm>);
+[[maybe_unused]] const bool registered =
+    RegisterOps<ForwardOpCpu>("", tensorflow::DEVICE_CPU_XLA_JIT);
 
 }  // namespace
 }  // namespace xla_call

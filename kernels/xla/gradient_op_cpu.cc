@@ -1,4 +1,5 @@
 #include "kernels/xla/gradient_op.h"
+#include "kernels/xla/register_op.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
 
 namespace nv_norms {
@@ -18,14 +19,8 @@ class GradientOpCpu : public GradientOp {
   }
 };
 
-REGISTER_XLA_OP(Name("FusedLayerNormGrad").Device(tensorflow::DEVICE_CPU_XLA_JIT),
-                GradientOpCpu<Kind::kLayerNorm>);
-REGISTER_XLA_OP(Name("FusedRMSNormGrad").Device(tensorflow::DEVICE_CPU_XLA_JIT),
-                GradientOpCpu<Kind::kRMSNorm>);
-REGISTER_XLA_OP(Name("FusedInstanceNormGrad").Device(tensorflow::DEVICE_CPU_XLA_JIT),
-                GradientOpCpu<Kind::kInstanceNorm>);
-REGISTER_XLA_OP(Name("FusedGroupNormGrad").Device(tensorflow::DEVICE_CPU_XLA_JIT),
-                GradientOpCpu<Kind::kGroupNorm>);
+[[maybe_unused]] const bool registered =
+    RegisterOps<GradientOpCpu>("Grad", tensorflow::DEVICE_CPU_XLA_JIT);
 
 }  // namespace
 }  // namespace xla_call

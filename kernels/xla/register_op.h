@@ -1,0 +1,35 @@
+#ifndef NV_NORMS_KERNELS_XLA_REGISTER_OP_H_
+#define NV_NORMS_KERNELS_XLA_REGISTER_OP_H_
+
+#include <string>
+
+#include "kernels/tensorflow/attributes.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace nv_norms {
+namespace xla_call {
+
+using OpFactory = tensorflow::OpKernel* (*)(tensorflow::OpKernelConstruction*);
+
+// Makes XLA take `op` on a device that it compiles for. TensorFlow collects XLA's kernels once,
+// when it first needs one; where that has happened already, this adds to them.
+bool RegisterOp(const std::string& op, const char* device, OpFactory factory);
+
+template <typename Op>
+tensorflow::OpKernel* MakeOp(tensorflow::OpKernelConstruction* ctx) {
+  return new Op(ctx);
+}
+
+// The ops of all kinds; suffix: "" or "Grad".
+template <template <Kind> class Op>
+bool RegisterOps(const std::string& suffix, const char* device) {
+  return RegisterOp("FusedLayerNorm" + suffix, device, MakeOp<Op<Kind::kLayerNorm>>) &&
+         RegisterOp("FusedRMSNorm" + suffix, device, MakeOp<Op<Kind::kRMSNorm>>) &&
+         RegisterOp("FusedInstanceNorm" + suffix, device, MakeOp<Op<Kind::kInstanceNorm>>) &&
+         RegisterOp("FusedGroupNorm" + suffix, device, MakeOp<Op<Kind::kGroupNorm>>);
+}
+
+}  // namespace xla_call
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_KERNELS_XLA_REGISTER_OP_H_
