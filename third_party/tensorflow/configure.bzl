@@ -6,8 +6,6 @@ The Python is $PYTHON_BIN_PATH, else the project's .venv, else python3.
 # What this project is written against; the C++ API of TensorFlow changes with every minor version.
 _WANTED = "2.21."
 
-# The wheel lacks two packages whose headers XLA's FFI (xla/ffi/ffi_api.h) includes: highwayhash and
-# farmhash.h. Debian has them (libhighwayhash-dev, libfarmhash-dev); nothing here needs them yet.
 _BUILD = """
 package(default_visibility = ["//visibility:public"])
 

@@ -1,0 +1,62 @@
+"""The ops as XLA compiles them, and the devices they are tested on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "ops"))  # formulas, support
+
+DEVICES = ["CPU", pytest.param("GPU", marks=pytest.mark.gpu)]
+
+
+@pytest.fixture(scope="session")
+def ops() -> Any:
+    """The op wrappers of the package."""
+    from nv_norms_rewriter import _library
+
+    return _library.ops()
+
+
+class Compiled:
+    """The op wrappers, each call in a function that XLA compiles; its arrays are its inputs."""
+
+    def __init__(self, ops: Any) -> None:
+        self._ops = ops
+
+    def __getattr__(self, name: str) -> Any:
+        op = getattr(self._ops, name)
+
+        def call(**arguments: Any) -> Any:
+            tensors = {k: v for k, v in arguments.items() if _is_data(v)}
+            attributes = {k: v for k, v in arguments.items() if k not in tensors}
+
+            @tf.function(jit_compile=True, autograph=False)
+            def run(inputs: dict[str, Any]) -> Any:
+                return op(**inputs, **attributes)
+
+            return run(tensors)
+
+        return call
+
+
+def _is_data(value: Any) -> bool:
+    values = value if isinstance(value, list) else [value]
+    return all(isinstance(v, (tf.Tensor, np.ndarray)) for v in values)
+
+
+@pytest.fixture(scope="session")
+def compiled(ops: Any) -> Compiled:
+    return Compiled(ops)
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> str:
+    if request.param == "GPU" and not tf.config.list_physical_devices("GPU"):
+        pytest.skip("TensorFlow sees no GPU")
+    return f"/device:{request.param}:0"
