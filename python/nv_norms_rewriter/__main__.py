@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import _dot, _graphs
+from . import _dot, _graphs, _tensorboard
 from ._rewrite import rewrite
 
 
@@ -38,6 +38,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     inspect.add_argument(
         "--dot", type=Path, metavar="FILE", help="draw what changes, for Graphviz (dot -Tsvg FILE)"
+    )
+    inspect.add_argument(
+        "--tensorboard",
+        type=Path,
+        metavar="DIR",
+        help="write the graph before and after for TensorBoard (tensorboard --logdir DIR)",
     )
     return parser
 
@@ -71,6 +77,12 @@ def _inspect(arguments: argparse.Namespace) -> None:
     if arguments.dot is not None:
         arguments.dot.write_text(_dot.draw(pairs))
         console.print(f"The graph before and after is drawn in {arguments.dot}", soft_wrap=True)
+    if arguments.tensorboard is not None:
+        runs = _tensorboard.write(arguments.tensorboard, pairs)
+        console.print(
+            f"tensorboard --logdir {arguments.tensorboard} shows the graphs {', '.join(runs)}",
+            soft_wrap=True,
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +71,38 @@ def test_graph_def(
     text = _output(capsys)
     assert text.startswith(f"{name}: {len(graph_def.node)} nodes before")
     assert "2 normalizations found, 2 fused" in text
+
+
+def test_graphs_for_tensorboard(
+    saved_model: Path,
+    graph_def: tf.compat.v1.GraphDef,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tf.io.write_graph(graph_def, str(tmp_path), "a graph.pb", as_text=False)
+    folder = tmp_path / "new" / "logs"
+    for path, name in ((saved_model, "signature_serving_default"), ("a graph.pb", "a_graph.pb")):
+        for _ in range(2):  # the second time replaces the first
+            assert main(["inspect", str(tmp_path / path), "--tensorboard", str(folder)]) == 0
+        assert f"tensorboard --logdir {folder} shows the graphs" in _output(capsys)
+        ops = {}
+        for side in ("before", "after"):
+            (events,) = (folder / name / side).glob("*tfevents*")
+            records = [
+                tf.compat.v1.Event.FromString(record.numpy())
+                for record in tf.data.TFRecordDataset(str(events))
+            ]
+            assert records[0].file_version == "brain.Event:2"
+            graph = tf.compat.v1.GraphDef.FromString(records[1].graph_def)
+            ops[side] = [node.op for node in graph.node]
+        assert "FusedLayerNorm" not in ops["before"] and "Rsqrt" in ops["before"]
+        assert ops["after"].count("FusedLayerNorm") == 2 and "Rsqrt" not in ops["after"]
+    if importlib.util.find_spec("tensorboard"):
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        run = EventAccumulator(str(folder / "a_graph.pb" / "before"))
+        run.Reload()
+        assert [node.name for node in run.Graph().node] == [node.name for node in graph_def.node]
 
 
 def test_drawing(
