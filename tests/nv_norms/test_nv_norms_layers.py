@@ -225,6 +225,19 @@ def test_a_model_tracks_trains_and_saves_the_weights(
     np.testing.assert_allclose(served.serve(x), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_training_inside_xla(rng: np.random.Generator) -> None:
+    x = rng.normal(size=(16, 8, 8, 3)).astype(np.float32)
+    y = rng.normal(size=(16, 2)).astype(np.float32)
+    losses = []
+    for jit_compile in (True, False):
+        keras.utils.set_random_seed(3)
+        model = _model(nv_norms)
+        model.compile(keras.optimizers.SGD(0.05), "mse", jit_compile=jit_compile)
+        history = model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+        losses.append(history.history["loss"])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
+
+
 def test_mixed_precision_training_with_a_scaled_loss(rng: np.random.Generator) -> None:
     keras.utils.set_random_seed(2)
     keras.config.set_dtype_policy("mixed_float16")
