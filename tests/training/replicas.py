@@ -1,0 +1,49 @@
+"""Two replicas on one CPU: run by test_training_replicas.py in a process of its own."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+from training_norms import FOUR, Norm
+from training_steps import assert_as_close_as_stock, assert_counts, flat, normal
+
+import nv_norms_rewriter
+
+
+@pytest.fixture(scope="module")
+def strategy() -> tf.distribute.Strategy:
+    """Logical devices must be made before TensorFlow starts."""
+    device = tf.config.list_physical_devices("CPU")[0]
+    replicas = [tf.config.LogicalDeviceConfiguration() for _ in range(2)]
+    tf.config.set_logical_device_configuration(device, replicas)
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+
+@pytest.mark.parametrize("norm", FOUR, ids=lambda norm: norm.name)
+def test_fit_under_a_mirrored_strategy(rng, strategy, norm: Norm) -> None:
+    """Both replicas are in one graph, each on a device of its own, with variables of its own."""
+    import keras
+
+    x, target = normal(rng, 8, *norm.shape[1:]), normal(rng, 8, *norm.shape[1:])
+    values = norm.parameters(rng)
+
+    def run():
+        with strategy.scope():
+            inputs = keras.Input(x.shape[1:])
+            layer, _ = norm.build(values)
+            model = keras.Model(inputs, layer(inputs))
+            model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=False)
+        model.fit(x, target, batch_size=8, epochs=1, verbose=0, shuffle=False)
+        return flat(layer.get_weights())
+
+    with nv_norms_rewriter.disabled():
+        stock = run()
+    nv_norms_rewriter.clear_report()
+    fused = run()
+    apart = norm.forward(x, values) - target
+    _, *gradients = norm.backward(2 * apart / apart.size, x, values)
+    exact = [value - gradient for value, gradient in zip(values, gradients, strict=True)]
+    assert_as_close_as_stock(stock, fused, exact)
+    report = nv_norms_rewriter.report()
+    assert_counts(report, {norm.kind: 2}, {norm.kind: 2})
+    assert len({record.device for record in report}) == 2

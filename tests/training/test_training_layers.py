@@ -1,0 +1,65 @@
+"""Every spelling alone: dx, dgamma and dbeta with the forward, whatever is known of the shape."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from training_norms import ALL, FOUR, GROUP_FIRST, LAYER_AXES, TF_KERAS_LAYER, TF_KERAS_MIDDLE, Norm
+from training_steps import check, normal, spec
+
+
+def _case(norm: Norm, known: str, slow: bool):
+    return pytest.param(
+        norm, known, id=f"{norm.name}-{known}", marks=[pytest.mark.slow] if slow else []
+    )
+
+
+# Parameters along an axis of unknown size: these layers cannot be built so.
+_KNOWN_SIZES = (GROUP_FIRST, LAYER_AXES, TF_KERAS_MIDDLE)
+_CASES = [
+    *(_case(norm, "batch", slow=False) for norm in ALL),
+    *(_case(norm, "static", slow=norm not in FOUR) for norm in ALL),
+    *(_case(norm, "channels", slow=norm not in FOUR) for norm in ALL if norm not in _KNOWN_SIZES),
+]
+
+
+@pytest.mark.parametrize("norm,known", _CASES)
+def test_all_gradients(rng, norm: Norm, known: str) -> None:
+    x, dy = normal(rng, *norm.shape, mean=1.0), normal(rng, *norm.shape)
+    values = norm.parameters(rng)
+    layer, variables = norm.build(values)
+
+    def make():
+        @tf.function(input_signature=[spec(x, known), spec(dy, known)])
+        def step(x, dy):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = layer(x)
+            return y, tape.gradient(y, [x, *variables], dy)
+
+        return step
+
+    exact = [norm.forward(x, values), *norm.backward(dy, x, values)]
+    check(make, [x, dy], exact, {norm.kind: 1}, {norm.kind: 1})
+
+
+@pytest.mark.parametrize("norm", [*FOUR, TF_KERAS_LAYER], ids=lambda norm: norm.name)
+def test_all_gradients_in_mixed_precision(rng, norm: Norm) -> None:
+    """x, y and dy in float16: dx is rounded to it once, as in the stock graph."""
+    x, dy = (normal(rng, *norm.shape).astype(np.float16) for _ in range(2))
+    values = [np.float32(value.astype(np.float16)) for value in norm.parameters(rng)]
+    layer, variables = norm.build(values, "mixed_float16")
+
+    def make():
+        @tf.function(input_signature=[spec(x), spec(dy)])
+        def step(x, dy):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = layer(x)
+            return y, tape.gradient(y, [x, *variables], dy)
+
+        return step
+
+    exact = [norm.forward(x, values), *norm.backward(dy, x, values)]
+    check(make, [x, dy], exact, {norm.kind: 1}, {norm.kind: 1}, units=1.0, dtype=np.float16)

@@ -1,0 +1,202 @@
+"""The gradient of a norm in a network: some terms of the sum that x's gradient is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from training_norms import CENTRED, FOUR, GROUP, LAYER, LLAMA, MOMENTS, RMS, TF_KERAS_LAYER, Norm
+from training_steps import check, normal, spec
+
+NORMS = pytest.mark.parametrize(
+    "norm",
+    [
+        pytest.param(norm, id=norm.name, marks=[] if norm in (*FOUR, CENTRED) else pytest.mark.slow)
+        for norm in (*FOUR, TF_KERAS_LAYER, MOMENTS, CENTRED, LLAMA)
+    ],
+)
+
+
+def _check(rng, norm, layers, function, variables, arrays, exact, count=1, **options) -> None:
+    """function(*arrays) is the loss; exact: gradients of the first array and of the variables."""
+
+    def make():
+        @tf.function(input_signature=[spec(array) for array in arrays])
+        def step(x, *others):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                loss = function(x, *others)
+            return tape.gradient(loss, [x, *variables])
+
+        return step
+
+    check(make, arrays, exact, {norm.kind: count}, {norm.kind: count}, **options)
+
+
+def _inputs(rng, norm: Norm):
+    x, dy = normal(rng, *norm.shape, mean=1.0), normal(rng, *norm.shape)
+    weight = (normal(rng, norm.shape[-1], norm.shape[-1]) / np.sqrt(norm.shape[-1])).astype("f")
+    return x, dy, weight, norm.parameters(rng)
+
+
+def outer(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The gradient of W in a W, given that of the product: a^T b over all axes but the last."""
+    axes = list(range(a.ndim - 1))
+    return np.tensordot(np.float64(a), np.float64(b), (axes, axes))
+
+
+@NORMS
+def test_identity_beside_the_norm(rng, norm: Norm) -> None:
+    """x + norm(x): y itself is only some terms of a sum, and dx too."""
+    x, dy, _, values = _inputs(rng, norm)
+    layer, variables = norm.build(values)
+    dx, *rest = norm.backward(dy, x, values)
+
+    def loss(x, dy):
+        return tf.reduce_sum((x + layer(x)) * dy)
+
+    _check(rng, norm, layer, loss, variables, [x, dy], [dx + dy, *rest])
+
+
+@NORMS
+def test_residual_around_norm_and_matmul(rng, norm: Norm) -> None:
+    """x + norm(x) W, the block of a transformer with its norms before."""
+    x, dy, weight, values = _inputs(rng, norm)
+    layer, variables = norm.build(values)
+    w = tf.Variable(weight)
+    dx, *rest = norm.backward(np.float64(dy) @ weight.T, x, values)
+    y = norm.forward(x, values)
+    dw = outer(y, dy)
+
+    def loss(x, dy):
+        return tf.reduce_sum((x + layer(x) @ w) * dy)
+
+    _check(rng, norm, layer, loss, [*variables, w], [x, dy], [dx + dy, *rest, dw])
+
+
+@NORMS
+def test_norm_after_a_residual(rng, norm: Norm) -> None:
+    """norm(x + x W), the block of a transformer with its norms after."""
+    x, dy, weight, values = _inputs(rng, norm)
+    layer, variables = norm.build(values)
+    w = tf.Variable(weight)
+    inner = np.float64(x) + np.float64(x) @ weight
+    ds, *rest = norm.backward(dy, inner, values)
+    dw = outer(x, ds)
+
+    def loss(x, dy):
+        return tf.reduce_sum(layer(x + x @ w) * dy)
+
+    _check(rng, norm, layer, loss, [*variables, w], [x, dy], [ds + ds @ weight.T, *rest, dw])
+
+
+@NORMS
+def test_several_norms_of_one_tensor(rng, norm: Norm) -> None:
+    """They share their moments, and the sum that is x's gradient holds all their terms."""
+    x, *dys = (normal(rng, *norm.shape) for _ in range(4))
+    exact, layers, variables = 0.0, [], []
+    parameters = []
+    for dy in dys:
+        values = norm.parameters(rng)
+        layer, own = norm.build(values)
+        layers.append(layer)
+        variables += own
+        dx, *rest = norm.backward(dy, x, values)
+        exact = exact + dx
+        parameters += rest
+
+    def loss(x, *dys):
+        outputs = [layer(x) * dy for layer, dy in zip(layers, dys, strict=True)]
+        return tf.reduce_sum(tf.stack(outputs))
+
+    _check(rng, norm, layers, loss, variables, [x, *dys], [exact, *parameters], count=3)
+
+
+def test_norms_of_two_kinds_of_one_tensor(rng) -> None:
+    x, dy = normal(rng, *LAYER.shape, mean=0.5), normal(rng, *LAYER.shape)
+    values, others = LAYER.parameters(rng), RMS.parameters(rng)
+    layer, variables = LAYER.build(values)
+    rms, more = RMS.build(others)
+    dx, *rest = LAYER.backward(dy, x, values)
+    dx2, *rest2 = RMS.backward(dy, x, others)
+
+    def make():
+        @tf.function(input_signature=[spec(x), spec(dy)])
+        def step(x, dy):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                loss = tf.reduce_sum((layer(x) + rms(x)) * dy)
+            return tape.gradient(loss, [x, *variables, *more])
+
+        return step
+
+    both = {"layer_norm": 1, "rms_norm": 1}
+    check(make, [x, dy], [dx + dx2, *rest, *rest2], both, both)
+
+
+@pytest.mark.parametrize("norm", [LAYER, RMS, GROUP], ids=lambda norm: norm.name)
+def test_a_chain_of_norms(rng, norm: Norm) -> None:
+    """y of one is x of the next, and dx of the next is dy of the first.
+
+    (Of two instance norms in a row the first has no gradient: they cancel.)
+    """
+    x, dy, _, values = _inputs(rng, norm)
+    others = norm.parameters(rng)
+    first, variables = norm.build(values)
+    second, more = norm.build(others)
+    inner = norm.forward(x, values)
+    dinner, *rest2 = norm.backward(dy, inner, others)
+    dx, *rest = norm.backward(dinner, x, values)
+
+    def loss(x, dy):
+        return tf.reduce_sum(second(first(x)) * dy)
+
+    exact = [dx, *rest, *rest2]
+    _check(rng, norm, None, loss, [*variables, *more], [x, dy], exact, count=2, units=64)
+
+
+@pytest.mark.parametrize("norm", FOUR, ids=lambda norm: norm.name)
+def test_a_layer_that_is_called_twice(rng, norm: Norm) -> None:
+    """Shared weights: the gradients of gamma and beta are sums over both calls."""
+    x, dy, _, values = _inputs(rng, norm)
+    layer, variables = norm.build(values)
+    other = normal(rng, *norm.shape)
+    dx, *rest = norm.backward(dy, x, values)
+    _, *rest2 = norm.backward(dy, other, values)
+
+    def loss(x, other, dy):
+        return tf.reduce_sum((layer(x) + layer(other)) * dy)
+
+    exact = [dx, *(a + b for a, b in zip(rest, rest2, strict=True))]
+    _check(rng, norm, layer, loss, variables, [x, other, dy], exact, count=2)
+
+
+@pytest.mark.parametrize("norm", FOUR, ids=lambda norm: norm.name)
+def test_activation_after_the_norm(rng, norm: Norm) -> None:
+    """relu's gradient reads y, which is beside the fused op's gradient."""
+    x, dy, _, values = _inputs(rng, norm)
+    layer, variables = norm.build(values)
+    positive = norm.forward(x, values) > 0
+
+    def loss(x, dy):
+        return tf.reduce_sum(tf.nn.relu(layer(x)) * dy)
+
+    _check(rng, norm, layer, loss, variables, [x, dy], norm.backward(dy * positive, x, values))
+
+
+def test_group_norm_and_silu_in_a_residual_block(rng) -> None:
+    """The block of a diffusion model: x + conv(silu(group_norm(x)))."""
+    x, dy = normal(rng, *GROUP.shape), normal(rng, *GROUP.shape)
+    values = GROUP.parameters(rng)
+    layer, variables = GROUP.build(values)
+    kernel = tf.Variable(normal(rng, 1, 1, 8, 8))
+    y = GROUP.forward(x, values)
+    gate = 1 / (1 + np.exp(-y))
+    dinner = np.float64(dy) @ kernel.numpy()[0, 0].T
+    dx, *rest = GROUP.backward(dinner * (gate + y * gate * (1 - gate)), x, values)
+    dkernel = outer(y * gate, dy)[None, None]
+
+    def loss(x, dy):
+        return tf.reduce_sum((x + tf.nn.conv2d(tf.nn.silu(layer(x)), kernel, 1, "SAME")) * dy)
+
+    _check(rng, GROUP, layer, loss, [*variables, kernel], [x, dy], [dx + dy, *rest, dkernel])
