@@ -8,12 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-_KINDS = {
-    "FusedLayerNorm": ("axis", "subtract_mean"),
-    "FusedRMSNorm": ("axis",),
-    "FusedInstanceNorm": ("data_format",),
-    "FusedGroupNorm": ("data_format", "groups"),
-}
+from . import _saving, _stock
 
 
 def register(ops: ModuleType) -> None:
@@ -22,7 +17,7 @@ def register(ops: ModuleType) -> None:
     Of the outputs only y has a gradient, as with TensorFlow's FusedBatchNormV3: mean and rstd are
     there for y's.
     """
-    for kind, attributes in _KINDS.items():
+    for kind, attributes in _stock.ATTRIBUTES.items():
         with contextlib.suppress(KeyError):  # registered already
             _register(ops, kind, attributes)
 
@@ -55,17 +50,41 @@ def _register(ops: ModuleType, kind: str, attributes: tuple[str, ...]) -> None:
             **extra,
             **{key: _plain(op.get_attr(key)) for key in attributes},
         )
+        if _saving.is_marked(op):
+            dx[0].op._set_attr(_saving.MARK, tf.compat.v1.AttrValue(b=True))
         return dx + [
             tf.reshape(gradient, tf.shape(param))
             for gradient, param in zip(dscale + doffset, params, strict=True)
         ]
 
     @tf.RegisterGradient(f"{kind}Grad")
-    def _second_gradient(op: tf.Operation, *_: Any) -> list[Any]:
-        raise LookupError(
-            f"{kind}Grad has no gradient: second derivatives through a fused normalization are not "
-            "supported. Compute them under nv_norms_rewriter.disabled()."
+    def _second_gradient(op: tf.Operation, *of_outputs: Any) -> list[Any]:
+        """By TensorFlow's own ops; mean and rstd count as functions of x, as in `_gradient`."""
+        num_scale = op.get_attr("num_scale")
+        dy, x, *params = list(op.inputs)[: 2 + num_scale]
+        with tf.GradientTape() as tape:
+            tape.watch([dy, x, *params])
+            computed = _stock.gradient(
+                kind,
+                dy,
+                x,
+                params,
+                op.inputs[-1],
+                num_offset=op.get_attr("num_doffset"),
+                dx_type=op.get_attr("dx_type"),
+                param_type=op.get_attr("param_type"),
+                **{key: _plain(op.get_attr(key)) for key in attributes},
+            )
+            wanted = [op.get_attr("num_dx"), *[op.get_attr("num_dscale")] * num_scale]
+            wanted += [1] * (len(computed) - len(wanted))
+            outputs = [c for c, want in zip(computed, wanted, strict=True) if want]
+        given = [(o, d) for o, d in zip(outputs, of_outputs, strict=True) if d is not None]
+        gradients = tape.gradient(
+            [output for output, _ in given],
+            [dy, x, *params],
+            output_gradients=[d for _, d in given],
         )
+        return gradients + [None] * (len(op.inputs) - len(gradients))
 
 
 def _plain(value: Any) -> Any:

@@ -24,8 +24,10 @@ def state() -> dict[str, Any]:
 
     lock: guards the rest; core: path of the core library once it is loaded, else None;
     plugins: device type -> "registered" or the sentence that says why it is not;
-    notices: sentences that the user was told, each once; hooked: whether the XLA notice is
-      installed.
+    held: device types whose graphs another plugin optimizes;
+    notices: sentences that the user was told, each once; hooked: whether functions are looked at
+      when they are traced; traced: what was found there, as pairs of the number of records that
+      the core library had then and a record; options: what configure() set.
     """
     import tensorflow as tf
 
@@ -41,6 +43,10 @@ def state() -> dict[str, Any]:
                 "hooked": False,
             },
         )
+    # Apart from the above, which an older copy of the package may have made.
+    memory.setdefault("held", set())
+    memory.setdefault("traced", [])
+    memory.setdefault("options", {})
     return memory
 
 

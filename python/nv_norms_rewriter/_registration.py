@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import _library, _process, _xla_notice
+from . import _library, _process, _trace
 
 PLUGINS = {"CPU": "libnv_norms_cpu.so", "GPU": "libnv_norms_gpu.so"}
 REGISTERED = "registered"
@@ -94,7 +94,7 @@ def _load_and_register() -> None:
         for device_type, library in PLUGINS.items():
             if memory["plugins"].get(device_type) != REGISTERED:
                 memory["plugins"][device_type] = _register(core, device_type, folder / library)
-        _xla_notice.install()
+        _trace.install()
 
 
 def _register(core: _library.Core, device_type: str, library: Path) -> str:

@@ -32,6 +32,9 @@ class Record:
       dtype: type of x ("float32").
       device: device of the ops, "" where the graph does not say.
       graph: name of the graph or function.
+      where: "graph" when TensorFlow optimized the graph before running it, "xla" when a function
+        was traced that XLA compiles, "trace" when another function was traced (because another
+        plugin holds the device type).
     """
 
     kind: str
@@ -46,11 +49,13 @@ class Record:
     dtype: str
     device: str
     graph: str
+    where: str = "graph"
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Record:
         """A record from the core library's JSON; keys that it does not know are left out."""
-        known = {field.name: value[field.name] for field in dataclasses.fields(cls)}
+        names = [field.name for field in dataclasses.fields(cls)]
+        known = {name: value[name] for name in names if name in value}
         for name in ("inputs", "outputs", "axes"):
             known[name] = tuple(known[name])
         known["dtype"] = _PYTHON_NAMES.get(known["dtype"], known["dtype"])
@@ -175,11 +180,18 @@ def report() -> Report:
     """
     if _process.loaded_core() is None:
         return Report()
-    records = (Record.from_json(value) for value in _library.core().records())
-    return Report(records, _process.state()["notices"])
+    memory = _process.state()
+    values = _library.core().records()
+    with memory["lock"]:
+        for count, (position, value) in enumerate(memory["traced"]):
+            values.insert(position + count, value)
+    return Report((Record.from_json(value) for value in values), memory["notices"])
 
 
 def clear_report() -> None:
     """Forgets all records; what was fused stays fused."""
     if _process.loaded_core() is not None:
-        _library.core().clear_records()
+        memory = _process.state()
+        with memory["lock"]:
+            _library.core().clear_records()
+            memory["traced"].clear()

@@ -81,13 +81,56 @@ def test_only_what_is_there_gets_a_gradient(ops: Any, device: str) -> None:
     assert tape.gradient(y, x).shape == x.shape
 
 
-def test_the_second_derivative_says_that_there_is_none(ops: Any) -> None:
-    x = tf.constant(random(56, (2, 5), DTYPES["float32"]))
-    with tf.GradientTape() as outer:
-        outer.watch(x)
-        with tf.GradientTape() as inner:
-            inner.watch(x)
-            y = call(ops, "layer", x, [], []) ** 2
-        dx = inner.gradient(y, x)
-    with pytest.raises(LookupError, match="second derivatives through a fused normalization"):
-        outer.gradient(dx, x)
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("kind,attributes,formula,reduced,params", CASES)
+def test_second_derivatives(
+    ops: Any,
+    device: str,
+    kind: str,
+    attributes: dict[str, Any],
+    formula: str,
+    reduced: list[int],
+    params: list[int],
+    graph: bool,
+) -> None:
+    """Against central differences of the gradient's formula in float64."""
+    x, weight, into = (random(seed, (2, 4, 3, 5), DTYPES["float32"]) for seed in (61, 62, 63))
+    gamma = random(64, [x.shape[a] if a in params else 1 for a in range(4)], DTYPES["float32"])
+    beta = np.zeros_like(gamma)
+    into_gamma, into_beta = (random(seed, gamma.shape, DTYPES["float32"]) for seed in (65, 66))
+
+    def run() -> list[tf.Tensor]:
+        inputs = [tf.constant(v) for v in (x, gamma, weight)]
+        with tf.GradientTape() as outer:
+            outer.watch(inputs)
+            with tf.GradientTape() as inner:
+                params = [*inputs[:2], tf.constant(beta)]
+                inner.watch(params)
+                y = call(ops, kind, inputs[0], inputs[1:2], params[2:], **attributes)
+                loss = tf.reduce_sum(y * inputs[2])
+            dx, dgamma, dbeta = inner.gradient(loss, params)
+            sums = [dx * into, dgamma * into_gamma, dbeta * into_beta]
+            total = tf.add_n([tf.reduce_sum(s) for s in sums])
+        return outer.gradient(total, inputs)
+
+    with tf.device(device):
+        actual = (tf.function(run, autograph=False) if graph else run)()
+
+    def total(x: np.ndarray, gamma: np.ndarray, weight: np.ndarray) -> float:
+        dx, dgamma, dbeta = formulas.norm_gradient(
+            weight, x, gamma, reduced, params, float(np.float32(1e-3)), formula
+        )
+        sums = (dx * into, dgamma.reshape(gamma.shape) * into_gamma)
+        return sum(map(np.sum, sums)) + np.sum(dbeta.reshape(gamma.shape) * into_beta)
+
+    point = [np.asarray(v, np.float64) for v in (x, gamma, weight)]
+    for which, gradient in enumerate(actual):
+        expected = np.zeros(point[which].shape)
+        for index in np.ndindex(expected.shape):
+            values = []
+            for step in (1e-5, -1e-5):
+                moved = [v.copy() for v in point]
+                moved[which][index] += step
+                values.append(total(*moved))
+            expected[index] = (values[0] - values[1]) / 2e-5
+        np.testing.assert_allclose(gradient, expected, 2e-4, 2e-4 * np.abs(expected).max())

@@ -1,0 +1,45 @@
+"""What a program can choose: configure()."""
+
+from __future__ import annotations
+
+import os
+
+from . import _process
+
+_CHOICES = {"xla": ("auto", "all", "none"), "saved_models": ("stock", "fused")}
+_ENVIRONMENT = {"xla": "NV_NORMS_XLA"}
+
+
+def configure(*, xla: str | None = None, saved_models: str | None = None) -> None:
+    """Sets options of the rewriter, for the whole process and from now on.
+
+    Args:
+      xla: which normalizations to fuse in functions that XLA compiles. "auto" (the default): those
+        for which a fused op was measured to be faster than what XLA makes of them; report() names
+        the others as "left_to_xla". "all", "none": without asking. The environment variable
+        NV_NORMS_XLA sets this, too. A function that has been traced stays as it is.
+      saved_models: what SavedModels hold. "stock" (the default): no op of this package, so that
+        they load where it is not installed. "fused": functions as they were traced, fused ops
+        included; such a SavedModel loads only after `import nv_norms_rewriter`.
+
+    An argument that is not given, or is None, changes nothing.
+
+    Raises:
+      ValueError: an option has no such value.
+    """
+    wanted = {"xla": xla, "saved_models": saved_models}
+    for name, value in wanted.items():
+        if value is not None and value not in _CHOICES[name]:
+            raise ValueError(
+                f"{name}: expected {' or '.join(map(repr, _CHOICES[name]))}, got {value!r}"
+            )
+    options = _process.state()["options"]
+    options.update({name: value for name, value in wanted.items() if value is not None})
+
+
+def get(name: str) -> str:
+    """The option's value: configure()'s, else the environment's, else the default."""
+    value = _process.state()["options"].get(name)
+    if value is None and name in _ENVIRONMENT:
+        value = os.environ.get(_ENVIRONMENT[name], "").strip().lower()
+    return value if value in _CHOICES[name] else _CHOICES[name][0]

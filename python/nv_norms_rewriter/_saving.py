@@ -1,0 +1,191 @@
+"""Keeps fused ops out of SavedModels: they must load where this package is not installed.
+
+Functions are traced anew while TensorFlow saves, and those stay stock (see _trace). But a concrete
+function that was traced before is saved as it is, with the functions that it calls. In the
+SavedModel each op that a trace fused is therefore replaced by a call of a function that computes
+the same with TensorFlow's own ops. Ops that a program calls by name are its own choice and stay.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from . import _options, _process
+
+# Marks the ops that a trace put in the place of others.
+MARK = "_nv_norms_traced"
+
+
+def install() -> None:
+    """Has each graph looked at that TensorFlow is about to save, once per process."""
+    from tensorflow.python.saved_model import save
+
+    verify = save._verify_ops
+
+    @functools.wraps(verify)
+    def verify_ops(graph_def: Any, *arguments: Any, **keywords: Any) -> Any:
+        if _options.get("saved_models") == "stock":
+            try:
+                lower(graph_def)
+            except Exception as error:  # noqa: BLE001 (the user's model must still be saved)
+                _process.logger.warning(
+                    "nv_norms_rewriter: the SavedModel holds fused normalizations, which load only "
+                    "after `import nv_norms_rewriter`: %s. To save it without them, trace and save "
+                    "under nv_norms_rewriter.disabled().",
+                    error,
+                )
+        return verify(graph_def, *arguments, **keywords)
+
+    save._verify_ops = verify_ops
+
+
+def is_marked(op: Any) -> bool:
+    """Whether a trace put this op (of a graph, not an eager one) in the place of others."""
+    try:
+        return bool(op.get_attr(MARK))
+    except (ValueError, AttributeError):
+        return False
+
+
+def lower(graph_def: Any) -> int:
+    """Replaces the marked ops in a GraphDef's functions; returns how many there were."""
+    library = graph_def.library
+    functions: dict[str, tuple[str, list[int], list[int]]] = {}
+    count = 0
+    for function in list(library.function):
+        ports: dict[str, list[str]] = {}
+        for node in function.node_def:
+            if MARK in node.attr and node.attr[MARK].b:
+                ports[node.name] = _outputs(node)
+                _make_call(node, _stock_function(node, functions, library))
+        if ports:
+            count += len(ports)
+            for node in function.node_def:
+                for i, name in enumerate(node.input):
+                    node.input[i] = _renamed(name, ports)
+            for key, name in list(function.ret.items()):
+                function.ret[key] = _renamed(name, ports)
+    for node in graph_def.node:
+        if MARK in node.attr and node.attr[MARK].b:
+            # Outputs have the same numbers in a graph.
+            _make_call(node, _stock_function(node, functions, library))
+            count += 1
+    return count
+
+
+def _outputs(node: Any) -> list[str]:
+    """The op's outputs as a FunctionDef names them: "y:0", "mean:0", ..."""
+    if not node.op.endswith("Grad"):
+        return ["y:0", "rstd:0"] if node.op == "FusedRMSNorm" else ["y:0", "mean:0", "rstd:0"]
+    # A SavedModel leaves out attributes that have their default, which is 1 for these.
+    wanted = ((name, _int(node, f"num_{name}", 1)) for name in ("dx", "dscale", "doffset"))
+    return [f"{name}:{i}" for name, number in wanted for i in range(number)]
+
+
+def _renamed(name: str, ports: dict[str, list[str]]) -> str:
+    node, _, port = name.partition(":")
+    return f"{node}:output:{ports[node].index(port)}" if port and node in ports else name
+
+
+def _int(node: Any, name: str, default: int) -> int:
+    return node.attr[name].i if name in node.attr else default
+
+
+def _make_call(node: Any, function: tuple[str, list[int], list[int]]) -> None:
+    name, types_in, types_out = function
+    node.op = "PartitionedCall"
+    for key in list(node.attr):
+        if not key.startswith("_"):
+            del node.attr[key]
+    del node.attr[MARK]
+    node.attr["f"].func.name = name
+    node.attr["Tin"].list.type.extend(types_in)
+    node.attr["Tout"].list.type.extend(types_out)
+
+
+def _stock_function(
+    node: Any, functions: dict[str, tuple[str, list[int], list[int]]], library: Any
+) -> tuple[str, list[int], list[int]]:
+    """Name and types of a function that computes what the node does; put in the library."""
+    attributes = {key: value for key, value in node.attr.items() if not key.startswith("_")}
+    key = repr((node.op, sorted((k, v.SerializeToString()) for k, v in attributes.items())))
+    if key not in functions:
+        concrete = _traced(node.op, attributes)
+        graph_def = concrete.graph.as_graph_def()
+        library.function.extend(graph_def.library.function)
+        definition = library.function.add()
+        definition.CopyFrom(concrete.function_def)
+        types = (
+            [t.dtype.as_datatype_enum for t in tensors]
+            for tensors in (concrete.inputs, concrete.outputs)
+        )
+        functions[key] = (definition.signature.name, *types)
+    return functions[key]
+
+
+def _traced(op: str, attributes: dict[str, Any]) -> Any:
+    """A concrete function of the op's inputs in TensorFlow's own ops."""
+    import tensorflow as tf
+
+    from . import _stock
+
+    kind = op.removesuffix("Grad")
+    is_gradient = op != kind
+
+    def type_of(name: str) -> Any:
+        return tf.as_dtype(attributes[name].type) if name in attributes else tf.float32
+
+    def number(name: str, default: int) -> int:
+        return attributes[name].i if name in attributes else default
+
+    meaning: dict[str, Any] = {}
+    for name in _stock.ATTRIBUTES[kind]:
+        if name in attributes:
+            value = attributes[name]
+            plain = {"axis": list(value.list.i), "data_format": value.s.decode()}
+            plain.update(groups=value.i, subtract_mean=value.b)
+            meaning[name] = plain[name]
+    x, param, stat = (tf.TensorSpec(None, type_of(name)) for name in ("T", "P", "U"))
+    scale = [param] * number("num_scale", 0)
+
+    if is_gradient:
+        wanted = [number("num_dx", 1)]
+        wanted += [number("num_dscale", 1)] * len(scale)
+        wanted += [1] * number("num_doffset", 1)
+
+        def compute(*inputs: Any) -> list[Any]:
+            computed = _stock.gradient(
+                kind,
+                inputs[0],
+                inputs[1],
+                inputs[2 : 2 + len(scale)],
+                inputs[-1],
+                num_offset=number("num_doffset", 1),
+                dx_type=type_of("dx_type"),
+                param_type=type_of("param_type"),
+                **meaning,
+            )
+            return [c for c, want in zip(computed, wanted, strict=True) if want]
+
+        stats = [stat] * (1 if kind == "FusedRMSNorm" else 2)
+        signature = [tf.TensorSpec(None, type_of("Y")), x, *scale, *stats]
+    else:
+        epsilon = 0.001 if "epsilon" not in attributes else attributes["epsilon"].f
+        if "epsilon_low" in attributes:
+            epsilon += attributes["epsilon_low"].f
+
+        def compute(*inputs: Any) -> list[Any]:
+            return _stock.forward(
+                kind,
+                inputs[0],
+                inputs[1 : 1 + len(scale)],
+                inputs[1 + len(scale) :],
+                epsilon=epsilon,
+                out_type=type_of("out_type"),
+                **meaning,
+            )
+
+        signature = [x, *scale, *[param] * number("num_offset", 0)]
+    compute.__name__ = f"stock_{kind}{'Grad' if is_gradient else ''}"
+    return tf.function(compute, autograph=False).get_concrete_function(*signature)

@@ -1,0 +1,157 @@
+"""The fused ops' formulas in TensorFlow's own ops: for second derivatives and for SavedModels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+Tensor = Any
+
+# The attributes of each op that say what it normalizes.
+ATTRIBUTES = {
+    "FusedLayerNorm": ("axis", "subtract_mean"),
+    "FusedRMSNorm": ("axis",),
+    "FusedInstanceNorm": ("data_format",),
+    "FusedGroupNorm": ("data_format", "groups"),
+}
+
+
+def forward(
+    op: str,
+    x: Tensor,
+    scale: Sequence[Tensor],
+    offset: Sequence[Tensor],
+    *,
+    out_type: Any,
+    epsilon: float | None = None,
+    rstd: Tensor | None = None,
+    **attributes: Any,
+) -> list[Tensor]:
+    """What the fused op computes: y, mean and rstd, without mean for FusedRMSNorm.
+
+    Statistics in float32, float64 for float64 x.
+
+    Args:
+      op: "FusedLayerNorm", ...
+      x: a tensor; neither its shape nor its rank need be known.
+      scale, offset: at most one tensor each.
+      out_type: of y.
+      epsilon: is added to the moment under the root. None: what it was when rstd was computed.
+      rstd: only without epsilon: the value that comes out, as a function of x.
+      attributes: of the op, those in ATTRIBUTES.
+    """
+    stat_type = tf.float64 if x.dtype == tf.float64 else tf.float32
+    layout = _layout(op, tf.cast(x, stat_type), attributes)
+    values = layout.values
+    mean = tf.reduce_mean(values, layout.axes, keepdims=True)
+    if op == "FusedRMSNorm":
+        moment = tf.reduce_mean(tf.square(values), layout.axes, keepdims=True)
+    else:
+        moment = tf.reduce_mean(
+            tf.math.squared_difference(values, mean), layout.axes, keepdims=True
+        )
+    if epsilon is None:
+        given = tf.reshape(tf.cast(rstd, stat_type), tf.shape(moment))
+        added = tf.stop_gradient(1.0 / tf.square(given) - moment)
+    else:
+        added = tf.constant(epsilon, stat_type)
+    root = tf.math.rsqrt(moment + added)
+    centred = op != "FusedRMSNorm" and attributes.get("subtract_mean", True)
+    y = (values - mean if centred else values) * root
+    for gamma in scale:
+        y *= layout.param(tf.cast(gamma, stat_type))
+    for beta in offset:
+        y += layout.param(tf.cast(beta, stat_type))
+    y = tf.cast(tf.reshape(y, tf.shape(x)), out_type)
+    y.set_shape(x.shape)
+    statistics = [root] if op == "FusedRMSNorm" else [mean, root]
+    return [y, *map(layout.stat, statistics)]
+
+
+def gradient(
+    op: str,
+    dy: Tensor,
+    x: Tensor,
+    scale: Sequence[Tensor],
+    rstd: Tensor,
+    *,
+    num_offset: int,
+    dx_type: Any,
+    param_type: Any,
+    **attributes: Any,
+) -> list[Tensor]:
+    """What the fused gradient op of `op` computes: dx, dscale if there is a scale, doffset if
+    num_offset is 1.
+
+    By differentiating forward(); it can be differentiated again, with respect to dy, x and scale.
+    """
+    stat_type = tf.float64 if x.dtype == tf.float64 else tf.float32
+    layout = _layout(op, x, attributes)
+    with tf.GradientTape() as tape:
+        given = [tf.cast(x, stat_type)]
+        given += [tf.cast(gamma, stat_type) for gamma in scale]
+        given += [tf.zeros(layout.param_shape(), stat_type)] * num_offset
+        tape.watch(given)
+        x, scale, offset = given[0], given[1 : 1 + len(scale)], given[1 + len(scale) :]
+        y = forward(op, x, scale, offset, out_type=stat_type, rstd=rstd, **attributes)[0]
+    dx, *params = tape.gradient(y, given, output_gradients=tf.cast(dy, stat_type))
+    params = [tf.reshape(tf.cast(d, param_type), layout.param_shape()) for d in params]
+    return [tf.cast(dx, dx_type), *params]
+
+
+def _layout(op: str, x: Tensor, attributes: dict[str, Any]) -> _Axes | _Channels:
+    if op in ("FusedInstanceNorm", "FusedGroupNorm"):
+        last = attributes.get("data_format", "N...C") == "N...C"
+        return _Channels(x, last, attributes.get("groups", -1))
+    return _Axes(x, list(attributes.get("axis", (-1,))))
+
+
+class _Axes:
+    """Layer and RMS norm: statistics over `axes`, a parameter for each of their elements."""
+
+    def __init__(self, x: Tensor, axes: list[int]) -> None:
+        self.values = x
+        self.axes = axes
+        self._shape = tf.shape(x)
+        counted = tf.math.floormod(tf.constant(axes, tf.int32), tf.rank(x))
+        self._ascending = tf.sort(counted) if len(axes) > 1 else counted
+        self._normalized = tf.reduce_any(
+            tf.equal(tf.range(tf.rank(x))[:, tf.newaxis], counted[tf.newaxis]), 1
+        )
+
+    def param(self, value: Tensor) -> Tensor:
+        return tf.reshape(value, tf.where(self._normalized, self._shape, 1))
+
+    def param_shape(self) -> Tensor:
+        return tf.gather(self._shape, self._ascending)
+
+    def stat(self, value: Tensor) -> Tensor:
+        return tf.squeeze(value, self.axes)
+
+
+class _Channels:
+    """Instance and group norm: statistics over all positions and the channels of one group."""
+
+    def __init__(self, x: Tensor, last: bool, groups: int) -> None:
+        shape = tf.shape(x)
+        batch, channels = shape[0], shape[-1 if last else 1]
+        self._groups = channels if groups < 0 else groups
+        split = [self._groups, channels // self._groups]
+        positions = tf.reduce_prod(shape[1:-1] if last else shape[2:])
+        self._channels = channels
+        self._param = [1, 1, *split] if last else [1, *split, 1]
+        self._stat = [batch, self._groups]
+        self.axes = [1, 3] if last else [2, 3]
+        middle = [positions, *split] if last else [*split, positions]
+        self.values = tf.reshape(x, [batch, *middle])
+
+    def param(self, value: Tensor) -> Tensor:
+        return tf.reshape(value, self._param)
+
+    def param_shape(self) -> Tensor:
+        return [self._channels]
+
+    def stat(self, value: Tensor) -> Tensor:
+        return tf.reshape(value, self._stat)

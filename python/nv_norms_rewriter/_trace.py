@@ -1,0 +1,246 @@
+"""Fuses normalizations when TensorFlow traces a function: what XLA compiles, Grappler never sees.
+
+TensorFlow calls a list of Python functions with every function graph that it has traced, before
+anything is made of it. Ours gives the graph to the recognizer that also serves Grappler, and makes
+the edits in the function graph. Functions that Grappler will see are left to Grappler, unless
+another plugin holds the device type.
+
+A trace must never fail because of us: whatever is not as expected leaves the graph as it was.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _library, _options, _process, _xla_rule
+
+# One of these takes the inverse root in every normalization.
+_ROOTS = frozenset({"Rsqrt", "Sqrt", "Pow", "FusedBatchNormV3"})
+# Ops that only hand their first input on, in another type or shape.
+_VIEWS = frozenset({"Cast", "Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient"})
+
+LEFT = "left_to_xla"
+FAILED = "cannot_be_edited"
+
+
+def install() -> None:
+    """Adds the transform to TensorFlow's list, once per process."""
+    memory = _process.state()
+    if memory["hooked"]:
+        return
+    memory["hooked"] = True
+    try:
+        from tensorflow.python.eager.polymorphic_function import transform
+        from tensorflow.python.framework import func_graph, ops
+        from tensorflow.python.ops import control_flow_ops
+        from tensorflow.python.saved_model import save_context
+
+        for owner, name in (
+            (save_context, "in_save_context"),
+            (ops, "executing_eagerly_outside_functions"),
+            (control_flow_ops, "XLAControlFlowContext"),
+            (func_graph, "FuncGraph"),
+            (ops.Graph, "_create_op_internal"),
+            (ops.Operation, "_update_input"),
+            (ops.Operation, "_add_control_inputs"),
+            (ops.Operation, "_remove_all_control_inputs"),
+        ):
+            getattr(owner, name)
+        from . import _saving
+
+        _saving.install()
+        transform.FUNC_GRAPH_TRANSFORMS.append(_transform)
+    except (ImportError, AttributeError) as error:
+        _process.say_once(
+            "normalizations in functions that XLA compiles stay as they are: this TensorFlow has "
+            f"other inner parts than the ones that were built for ({error})"
+        )
+
+
+def _transform(graph: Any) -> None:
+    try:
+        core = _library.core()
+        if not core.is_enabled():
+            return
+        types = {op.type for op in graph.get_operations()}
+        # The trace in which variables are created is thrown away.
+        if types.isdisjoint(_ROOTS) or "VarIsInitializedOp" in types:
+            return
+        where = _where(graph)
+        if where is not None:
+            _rewrite(core, graph, where)
+    except Exception as error:  # noqa: BLE001 (whatever it is, the user's trace must go on)
+        _process.logger.warning(
+            "nv_norms_rewriter: the normalizations in %s stay as they are: %s: %s",
+            getattr(graph, "name", "a function"),
+            type(error).__name__,
+            error,
+        )
+
+
+def _where(graph: Any) -> str | None:
+    """ "xla" in a function that XLA will compile, "trace" in one that Grappler will not bring to
+    us, None in all others."""
+    from tensorflow.python.framework import func_graph, ops
+    from tensorflow.python.saved_model import save_context
+
+    if not isinstance(graph, func_graph.FuncGraph) or save_context.in_save_context():
+        return None
+    # A v1 graph is written out with the functions in it.
+    if not ops.executing_eagerly_outside_functions():
+        return None
+    if _is_compiled(graph):
+        return "xla"
+    held = _process.state()["held"]
+    return "trace" if held and _device_type() in held else None
+
+
+def _is_compiled(graph: Any) -> bool:
+    """Whether the function is traced for XLA on a CPU or GPU.
+
+    Its ops then stand in an XLA context, and so does the graph around it while it is traced. (In
+    the graph around it the call does, too, which is why only certain ops are asked.)
+    """
+    contexts = []
+    outer = graph
+    while outer is not None:
+        contexts.append(outer._get_control_flow_context())
+        outer = getattr(outer, "outer_graph", None)
+    contexts += [
+        op._get_control_flow_context() for op in graph.get_operations() if op.type in _ROOTS
+    ]
+    return any(_is_xla(context) for context in contexts)
+
+
+def _is_xla(context: Any) -> bool:
+    from tensorflow.python.ops import control_flow_ops
+
+    while context is not None:
+        if context.IsXLAContext():
+            # Contexts for TPUs are of types derived from this one.
+            return type(context) is control_flow_ops.XLAControlFlowContext
+        context = context.outer_context
+    return False
+
+
+def _device_type() -> str:
+    """The type of the device on which TensorFlow puts what is traced now if nothing else is said.
+
+    A function may later run on another device; the fused ops run there, too.
+    """
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    name = context.context().device_name or ""
+    named = name.rpartition("device:")[2].partition(":")[0].upper()
+    if named:
+        return named
+    return "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+
+
+def _rewrite(core: _library.Core, graph: Any, where: str) -> None:
+    from . import _trace_graph
+
+    device_type = _device_type()
+    if device_type not in ("CPU", "GPU") or (device_type == "GPU" and not core.cuda_driver()[0]):
+        return
+    before = _trace_graph.describe(graph)
+    kept = ",".join(_trace_graph.kept_nodes(graph))
+    serialized, records = core.rewrite(
+        before.SerializeToString(), f"/device:{device_type}:0", kept
+    )
+    if not records:
+        return
+    for record in records:
+        record.update(graph=graph.name, where=where)
+    try:
+        edit = _trace_graph.Edit(graph, before, type(before).FromString(serialized))
+        left = _left(graph, edit, records, device_type) if where == "xla" else []
+        edit.apply(left)
+    except Exception as error:  # noqa: BLE001 (reported; the graph is as it was)
+        _process.logger.warning(
+            "nv_norms_rewriter: the normalizations in %s stay as they are: %s", graph.name, error
+        )
+        for record in records:
+            if record["fused"]:
+                sentence = f"the traced function cannot be edited: {error}"
+                record.update(fused=False, reason=FAILED, detail=sentence)
+    for record in records:
+        for key in ("inputs", "outputs"):
+            record[key] = [_trace_graph.original_name(name) for name in record[key]]
+    memory = _process.state()
+    position = len(core.records())
+    with memory["lock"]:
+        memory["traced"] += [(position, record) for record in records]
+
+
+def _left(
+    graph: Any, edit: Any, records: list[dict[str, Any]], device_type: str
+) -> list[str]:
+    """The fused nodes that are left out because XLA does as well; their records say so."""
+    mode = _options.get("xla")
+    left = []
+    for i, record in enumerate(records):
+        if record["direction"] != "forward" or not record["fused"] or mode == "all":
+            continue
+        group = [record]
+        if i + 1 < len(records) and records[i + 1]["direction"] == "backward":
+            group.append(records[i + 1])
+        why = "configure(xla='none') leaves every normalization to XLA"
+        if mode != "none":
+            why = _xla_rule.why_left(_norm(graph, record, group, device_type))
+        if why:
+            left.append(edit.fused_node(record["outputs"][0]))
+            for each in group:
+                if each["fused"]:
+                    each.update(fused=False, reason=LEFT, detail=why)
+    return left
+
+
+def _norm(
+    graph: Any, record: dict[str, Any], group: list[dict[str, Any]], device_type: str
+) -> _xla_rule.Norm:
+    x, y = (_tensor(graph, record[key][0]) for key in ("inputs", "outputs"))
+    shape = None
+    if x is not None and x.shape.rank is not None:
+        shape = tuple(x.shape.as_list())
+    named = record["device"].rpartition("device:")[2].partition(":")[0]
+    return _xla_rule.Norm(
+        kind=record["kind"],
+        differentiated=len(group) > 1 and group[1]["fused"],
+        shape=shape,
+        axes=tuple(record["axes"]),
+        dtype={"half": "float16", "float": "float32", "double": "float64"}.get(
+            record["dtype"], record["dtype"]
+        ),
+        device_type=named or device_type,
+        producer=_producer(x),
+        readers=_readers(y),
+    )
+
+
+def _tensor(graph: Any, name: str) -> Any:
+    from . import _trace_graph
+
+    try:
+        return graph.get_tensor_by_name(_trace_graph.original_name(name))
+    except (KeyError, ValueError):
+        return None
+
+
+def _producer(tensor: Any) -> str:
+    while tensor is not None and tensor.op.type in _VIEWS:
+        tensor = tensor.op.inputs[0]
+    return "" if tensor is None else tensor.op.type
+
+
+def _readers(tensor: Any) -> tuple[str, ...]:
+    types: set[str] = set()
+    waiting = [] if tensor is None else [tensor]
+    while waiting:
+        for op in waiting.pop().consumers():
+            if op.type in _VIEWS:
+                waiting.append(op.outputs[0])
+            else:
+                types.add(op.type)
+    return tuple(sorted(types))

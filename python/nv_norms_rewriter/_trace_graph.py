@@ -1,0 +1,284 @@
+"""A FuncGraph as the recognizer reads it, and the recognizer's edits made in the FuncGraph.
+
+TensorFlow's graphs only grow: an op that was replaced stays in the graph, unread. The executors
+and XLA drop what no output needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from . import _saving
+
+GraphDef = Any
+NodeDef = Any
+
+FORWARD_OPS = frozenset(
+    {"FusedLayerNorm", "FusedRMSNorm", "FusedInstanceNorm", "FusedGroupNorm"}
+)
+FUSED_OPS = FORWARD_OPS | {f"{op}Grad" for op in FORWARD_OPS}
+
+# Names of the placeholders that stand for the outputs of ops whose shapes only Python knows.
+_OUTPUT = "/nv_norms_output_"
+
+
+class UnexpectedGraphError(Exception):
+    """The recognizer's graph cannot be followed in the FuncGraph; the message says why."""
+
+
+def describe(graph: tf.Graph) -> GraphDef:
+    """The graph without its library, each tensor of a variable or a call with its shape.
+
+    TensorFlow's shape inference gets these from the variables' handles and from the library, which
+    Python keeps and a GraphDef lacks.
+    """
+    graph_def = graph.as_graph_def()
+    graph_def.ClearField("library")
+    opaque = {op.name: op for op in graph.get_operations() if _is_opaque(op)}
+    if not opaque:
+        return graph_def
+    read = set()
+    for node in graph_def.node:
+        if node.name in opaque and opaque[node.name].type != "ReadVariableOp":
+            _make_sink(node, opaque[node.name])
+        for i, name in enumerate(node.input):
+            source, port = split(name)
+            if source in opaque and port >= 0:
+                node.input[i] = f"{source}{_OUTPUT}{port}"
+                read.add((source, port))
+    for source, port in sorted(read):
+        tensor = opaque[source].outputs[port]
+        node = graph_def.node.add(name=f"{source}{_OUTPUT}{port}", op="Placeholder")
+        node.input.append(f"^{source}")
+        node.device = opaque[source].device
+        node.attr["dtype"].type = tensor.dtype.as_datatype_enum
+        node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
+    return graph_def
+
+
+def _is_opaque(op: tf.Operation) -> bool:
+    if op.type == "ReadVariableOp":
+        return True
+    return any(attr.type in ("func", "list(func)") for attr in op.op_def.attr)
+
+
+def _make_sink(node: NodeDef, op: tf.Operation) -> None:
+    """Makes a call, whose function the graph lacks, an op that reads the same."""
+    types = [tensor.dtype.as_datatype_enum for tensor in op.inputs]
+    node.op = "IdentityN" if types else "NoOp"
+    node.attr.clear()
+    if types:
+        node.attr["T"].list.type.extend(types)
+
+
+def split(name: str) -> tuple[str, int]:
+    """ "node:2" as ("node", 2), "node" as ("node", 0), a control input "^node" as ("node", -1)."""
+    if name.startswith("^"):
+        return name[1:], -1
+    node, _, port = name.partition(":")
+    return node, int(port or 0)
+
+
+def original_name(tensor: str) -> str:
+    """The FuncGraph's name of a tensor of the graph that describe() gave."""
+    source, mark, rest = tensor.rpartition(_OUTPUT)
+    return f"{source}:{rest.partition(':')[0]}" if mark else tensor
+
+
+def kept_nodes(graph: Any) -> list[str]:
+    """Names of the ops that must keep their values: inputs, outputs, control outputs, calls."""
+    tensors = [*graph.inputs, *(t for t in graph.outputs if t is not None)]
+    names = [tensor.op.name for tensor in tensors if tensor.graph is graph]
+    names += [op.name for op in graph.control_outputs]
+    names += [op.name for op in graph.get_operations() if _is_opaque(op)]
+    return list(dict.fromkeys(names))
+
+
+class Edit:
+    """Makes the difference of two GraphDefs, `before` and `after`, in the graph of `before`.
+
+    A node that is in both under one name has one meaning in both, whatever computes it; so what
+    reads it may read either, and a fusion that is not wanted is left out by staying with the old.
+    """
+
+    def __init__(self, graph: Any, before: GraphDef, after: GraphDef) -> None:
+        self._graph = graph
+        self._before = {node.name: node for node in before.node}
+        self._after = {node.name: node for node in after.node}
+        self._made: dict[str, tf.Operation | None] = {}
+        self._left: frozenset[str] = frozenset()
+
+    def fused_node(self, output: str) -> str:
+        """Name of the fused node that computes (part of) the forward record's output."""
+        name, _ = split(output)
+        for node in self._after.values():
+            if node.op in FORWARD_OPS and (
+                node.name == name or node.name.startswith(f"{name}/{node.op}")
+            ):
+                return node.name
+        raise UnexpectedGraphError(f"no fused op computes {output}")
+
+    def apply(self, left: Iterable[str] = ()) -> int:
+        """Edits the graph; the fused nodes in `left`, and what needs them, are left out.
+
+        Returns the number of fused ops that were made. If it raises, the graph computes what it
+        did before.
+        """
+        self._left = frozenset(left)
+        graph = self._graph
+        with graph.as_default(), tf.name_scope(""), tf.control_dependencies(None):
+            for name in self._after:
+                self._is_changed(name) and self._make(name)
+            inputs, controls = self._updates()
+        done: list[tuple[tf.Operation, int, tf.Tensor]] = []
+        waited: list[tuple[tf.Operation, list[tf.Operation]]] = []
+        try:
+            for op, index, tensor in inputs:
+                old = op.inputs[index]
+                op._update_input(index, tensor)
+                done.append((op, index, old))
+            for op, wanted in controls:
+                waited.append((op, list(op.control_inputs)))
+                _set_controls(op, wanted)
+            self._replace_outputs()
+        except BaseException:
+            for op, index, old in reversed(done):
+                op._update_input(index, old)
+            for op, old_controls in waited:
+                _set_controls(op, old_controls)
+            raise
+        return sum(op is not None and op.type in FUSED_OPS for op in self._made.values())
+
+    def _is_changed(self, name: str) -> bool:
+        """Whether the node is new, or computed by another op than before."""
+        old, new = self._before.get(name), self._after[name]
+        return old is None or old.op != new.op or old.attr != new.attr
+
+    def _make(self, name: str) -> tf.Operation | None:
+        """The op of a changed node; None if it needs what is left out."""
+        if name not in self._made:
+            self._made[name] = None  # an edge back to it would be a cycle
+            self._made[name] = self._create(self._after[name])
+        return self._made[name]
+
+    def _create(self, node: NodeDef) -> tf.Operation | None:
+        if node.name in self._left:
+            return None
+        inputs, controls = [], []
+        for source, port in map(split, node.input):
+            if port < 0:
+                controls.append(source)
+                continue
+            tensor = self._tensor(source, port)
+            if tensor is None:
+                return None
+            inputs.append(tensor)
+        graph = self._graph
+        op = graph._create_op_internal(
+            node.op,
+            inputs,
+            name=graph.unique_name(node.name) + "/",
+            attrs=dict(node.attr),
+            compute_device=False,
+        )
+        if node.op in FUSED_OPS:
+            op._set_attr(_saving.MARK, tf.compat.v1.AttrValue(b=True))
+        if node.device:
+            op._set_device_from_string(node.device)
+        op._add_control_inputs([self._control(source) for source in controls])
+        old = self._old(node.name)
+        if old is not None:
+            op.outputs[0].set_shape(old.outputs[0].shape)
+        return op
+
+    def _old(self, name: str) -> tf.Operation | None:
+        return self._graph.get_operation_by_name(name) if name in self._before else None
+
+    def _tensor(self, name: str, port: int) -> tf.Tensor | None:
+        """The tensor of that name in the edited graph; None if it needs what is left out."""
+        source, mark, output = name.rpartition(_OUTPUT)
+        if mark:
+            return self._graph.get_operation_by_name(source).outputs[int(output)]
+        if name in self._after and self._is_changed(name):
+            op = self._make(name)
+            if op is not None:
+                return op.outputs[port]
+            if port > 0:
+                return None
+        old = self._old(name)
+        return None if old is None else old.outputs[port]
+
+    def _control(self, name: str) -> tf.Operation:
+        name = name.rpartition(_OUTPUT)[0] or name
+        if name in self._after and self._is_changed(name):
+            op = self._make(name)
+            if op is not None:
+                return op
+        old = self._old(name)
+        if old is None:
+            raise UnexpectedGraphError(f"nothing to wait for in place of {name}")
+        return old
+
+    def _updates(
+        self,
+    ) -> tuple[
+        list[tuple[tf.Operation, int, tf.Tensor]], list[tuple[tf.Operation, list[tf.Operation]]]
+    ]:
+        """What unchanged nodes shall read and wait for instead of what they do."""
+        inputs, controls = [], []
+        for name, node in self._after.items():
+            if _OUTPUT in name or self._is_changed(name):
+                continue
+            op = self._old(name)
+            assert op is not None
+            wanted = [split(i) for i in node.input if not i.startswith("^")]
+            if len(wanted) != len(op.inputs):
+                raise UnexpectedGraphError(f"{name} has got another number of inputs")
+            for i, (source, port) in enumerate(wanted):
+                tensor = self._tensor(source, port)
+                if tensor is not None and tensor is not op.inputs[i]:
+                    if tensor.dtype != op.inputs[i].dtype:
+                        raise UnexpectedGraphError(f"input {i} of {name} has got another type")
+                    inputs.append((op, i, tensor))
+            waits = self._controls(op, node)
+            if waits is not None:
+                controls.append((op, waits))
+        return inputs, controls
+
+    def _controls(self, op: tf.Operation, node: NodeDef) -> list[tf.Operation] | None:
+        """What the op shall wait for, None if that is what it waits for now."""
+        now = list(op.control_inputs)
+        if not now and not any(i.startswith("^") for i in node.input):
+            return None
+        before = {i for i in self._before[node.name].input if i.startswith("^")}
+        after = {i for i in node.input if i.startswith("^")}
+        wanted = [
+            self._control(c.name) for c in now if f"^{c.name}" in after or f"^{c.name}" not in before
+        ]
+        wanted += [self._control(i[1:]) for i in after - before]
+        wanted = list(dict.fromkeys(wanted))
+        same = len(wanted) == len(now) and all(a is b for a, b in zip(wanted, now, strict=True))
+        return None if same else wanted
+
+    def _replace_outputs(self) -> None:
+        graph = self._graph
+        replaced: dict[int, tf.Tensor] = {}
+        for i, tensor in enumerate(graph.outputs):
+            op = self._made.get(tensor.op.name) if tensor.graph is graph else None
+            if op is None or op is tensor.op:
+                continue
+            replaced[id(tensor)] = graph.outputs[i] = op.outputs[tensor.value_index]
+        if replaced:
+            graph.structured_outputs = tf.nest.map_structure(
+                lambda t: replaced.get(id(t), t), graph.structured_outputs, expand_composites=True
+            )
+        if any(self._made.get(op.name) is not None for op in graph.control_outputs):
+            graph.control_outputs = [self._made.get(op.name) or op for op in graph.control_outputs]
+
+
+def _set_controls(op: tf.Operation, wanted: list[tf.Operation]) -> None:
+    op._remove_all_control_inputs()
+    op._add_control_inputs(wanted)

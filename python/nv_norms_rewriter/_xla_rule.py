@@ -1,0 +1,36 @@
+"""Which normalizations pay as custom calls in a function that XLA compiles, and which do not."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Norm:
+    """A normalization in a function that XLA compiles.
+
+    Attributes:
+      kind: "layer_norm", "instance_norm", "group_norm" or "rms_norm".
+      differentiated: whether its gradient is in the same function and would be fused too.
+      shape: of x; None for an unknown size, or for an unknown rank.
+      axes: the normalized axes, as the graph counts them.
+      dtype: of x ("float32").
+      device_type: "CPU" or "GPU", where the function will probably run.
+      producer: the op that computes x ("AddV2"), behind casts and views.
+      readers: the ops that read y, behind casts and views.
+    """
+
+    kind: str
+    differentiated: bool
+    shape: tuple[int | None, ...] | None
+    axes: tuple[int, ...]
+    dtype: str
+    device_type: str
+    producer: str
+    readers: tuple[str, ...]
+
+
+def why_left(norm: Norm) -> str:
+    """A sentence if XLA's own code is at least as fast, "" if the fused op pays."""
+    del norm
+    return ""
