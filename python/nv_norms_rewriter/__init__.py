@@ -10,14 +10,14 @@ by one fused op::
     print(nv_norms_rewriter.report())     # what was found, what was fused, and why not
 
 The rewriter works on every graph that TensorFlow optimizes when it first runs (``tf.function``,
-Keras models, v1 sessions, SavedModels). It sees neither ops that run eagerly, one by one, nor
-functions that XLA compiles (``jit_compile=True``); for a Keras model that XLA compiles it says so
-once.
+Keras models, v1 sessions, SavedModels), and on functions that XLA compiles (``jit_compile=True``)
+when they are traced. It does not see ops that run eagerly, one by one.
 
 The environment variable ``NV_NORMS_REWRITER=0`` makes the import load nothing until ``enable()`` is
 called.
 """
 
+from ._options import configure
 from ._registration import disable, disabled, enable, is_enabled, start
 from ._report import Record, Report, clear_report, report
 from ._rewrite import rewrite
@@ -26,6 +26,7 @@ __all__ = [
     "Record",
     "Report",
     "clear_report",
+    "configure",
     "disable",
     "disabled",
     "enable",

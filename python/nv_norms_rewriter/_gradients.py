@@ -60,31 +60,27 @@ def _register(ops: ModuleType, kind: str, attributes: tuple[str, ...]) -> None:
     @tf.RegisterGradient(f"{kind}Grad")
     def _second_gradient(op: tf.Operation, *of_outputs: Any) -> list[Any]:
         """By TensorFlow's own ops; mean and rstd count as functions of x, as in `_gradient`."""
-        num_scale = op.get_attr("num_scale")
-        dy, x, *params = list(op.inputs)[: 2 + num_scale]
-        with tf.GradientTape() as tape:
-            tape.watch([dy, x, *params])
-            computed = _stock.gradient(
+        num_scale, num_offset = op.get_attr("num_scale"), op.get_attr("num_doffset")
+        wanted = [op.get_attr("num_dx"), *[op.get_attr("num_dscale")] * num_scale]
+        wanted += [1] * num_offset
+
+        def computed(dy: Any, x: Any, *scale: Any) -> list[Any]:
+            outputs = _stock.gradient(
                 kind,
                 dy,
                 x,
-                params,
+                scale,
                 op.inputs[-1],
-                num_offset=op.get_attr("num_doffset"),
+                num_offset=num_offset,
                 dx_type=op.get_attr("dx_type"),
                 param_type=op.get_attr("param_type"),
                 **{key: _plain(op.get_attr(key)) for key in attributes},
             )
-            wanted = [op.get_attr("num_dx"), *[op.get_attr("num_dscale")] * num_scale]
-            wanted += [1] * (len(computed) - len(wanted))
-            outputs = [c for c, want in zip(computed, wanted, strict=True) if want]
-        given = [(o, d) for o, d in zip(outputs, of_outputs, strict=True) if d is not None]
-        gradients = tape.gradient(
-            [output for output, _ in given],
-            [dy, x, *params],
-            output_gradients=[d for _, d in given],
-        )
-        return gradients + [None] * (len(op.inputs) - len(gradients))
+            return [output for output, want in zip(outputs, wanted, strict=True) if want]
+
+        given = list(op.inputs)[: 2 + num_scale]
+        gradients = _stock.differentiate(computed, given, of_outputs)
+        return gradients + [None] * (len(op.inputs) - len(given))
 
 
 def _plain(value: Any) -> Any:

@@ -140,7 +140,7 @@ class Report(Sequence[Record]):
                 ",".join(map(str, r.axes)),
                 f"{r.epsilon:g}",
                 r.dtype,
-                r.device.rpartition("device:")[2],
+                r.device.rpartition("device:")[2] + (" XLA" if r.where == "xla" else ""),
                 verdict,
             )
         return table

@@ -42,9 +42,13 @@ def install() -> None:
 
 def is_marked(op: Any) -> bool:
     """Whether a trace put this op (of a graph, not an eager one) in the place of others."""
+    import tensorflow as tf
+
+    if not isinstance(op, tf.Operation):
+        return False
     try:
         return bool(op.get_attr(MARK))
-    except (ValueError, AttributeError):
+    except ValueError:
         return False
 
 

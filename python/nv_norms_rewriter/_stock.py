@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -89,16 +89,35 @@ def gradient(
     """
     stat_type = tf.float64 if x.dtype == tf.float64 else tf.float32
     layout = _layout(op, x, attributes)
-    with tf.GradientTape() as tape:
-        given = [tf.cast(x, stat_type)]
-        given += [tf.cast(gamma, stat_type) for gamma in scale]
-        given += [tf.zeros(layout.param_shape(), stat_type)] * num_offset
-        tape.watch(given)
-        x, scale, offset = given[0], given[1 : 1 + len(scale)], given[1 + len(scale) :]
-        y = forward(op, x, scale, offset, out_type=stat_type, rstd=rstd, **attributes)[0]
-    dx, *params = tape.gradient(y, given, output_gradients=tf.cast(dy, stat_type))
+
+    def y_of(x: Tensor, *params: Tensor) -> list[Tensor]:
+        scales, offsets = params[: len(scale)], params[len(scale) :]
+        return forward(op, x, scales, offsets, out_type=stat_type, rstd=rstd, **attributes)[:1]
+
+    given = [tf.cast(tensor, stat_type) for tensor in (x, *scale)]
+    given += [tf.zeros(layout.param_shape(), stat_type)] * num_offset
+    dx, *params = differentiate(y_of, given, [tf.cast(dy, stat_type)])
     params = [tf.reshape(tf.cast(d, param_type), layout.param_shape()) for d in params]
     return [tf.cast(dx, dx_type), *params]
+
+
+def differentiate(
+    function: Callable[..., list[Tensor]], inputs: Sequence[Tensor], dys: Sequence[Tensor | None]
+) -> list[Tensor]:
+    """The gradients of the outputs of `function` with respect to `inputs`, under dys (None: 0)."""
+    inputs = [tf.identity(tensor) for tensor in inputs]
+    if tf.executing_eagerly():
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = function(*inputs)
+    else:  # tapes may be told not to record where TensorFlow builds a gradient
+        outputs = function(*inputs)
+    pairs = [(y, dy) for y, dy in zip(outputs, dys, strict=True) if dy is not None]
+    outputs, dys = [y for y, _ in pairs], [dy for _, dy in pairs]
+    zero = tf.UnconnectedGradients.ZERO
+    if tf.executing_eagerly():
+        return tape.gradient(outputs, inputs, output_gradients=dys, unconnected_gradients=zero)
+    return tf.gradients(outputs, inputs, grad_ys=dys, unconnected_gradients=zero)
 
 
 def _layout(op: str, x: Tensor, attributes: dict[str, Any]) -> _Axes | _Channels:

@@ -146,9 +146,7 @@ def _rewrite(core: _library.Core, graph: Any, where: str) -> None:
         return
     before = _trace_graph.describe(graph)
     kept = ",".join(_trace_graph.kept_nodes(graph))
-    serialized, records = core.rewrite(
-        before.SerializeToString(), f"/device:{device_type}:0", kept
-    )
+    serialized, records = core.rewrite(before.SerializeToString(), f"/device:{device_type}:0", kept)
     if not records:
         return
     for record in records:
@@ -174,9 +172,7 @@ def _rewrite(core: _library.Core, graph: Any, where: str) -> None:
         memory["traced"] += [(position, record) for record in records]
 
 
-def _left(
-    graph: Any, edit: Any, records: list[dict[str, Any]], device_type: str
-) -> list[str]:
+def _left(graph: Any, edit: Any, records: list[dict[str, Any]], device_type: str) -> list[str]:
     """The fused nodes that are left out because XLA does as well; their records say so."""
     mode = _options.get("xla")
     left = []
@@ -207,7 +203,7 @@ def _norm(
     named = record["device"].rpartition("device:")[2].partition(":")[0]
     return _xla_rule.Norm(
         kind=record["kind"],
-        differentiated=len(group) > 1 and group[1]["fused"],
+        gradient="" if len(group) == 1 else "fused" if group[1]["fused"] else "stock",
         shape=shape,
         axes=tuple(record["axes"]),
         dtype={"half": "float16", "float": "float32", "double": "float64"}.get(

@@ -16,9 +16,7 @@ from . import _saving
 GraphDef = Any
 NodeDef = Any
 
-FORWARD_OPS = frozenset(
-    {"FusedLayerNorm", "FusedRMSNorm", "FusedInstanceNorm", "FusedGroupNorm"}
-)
+FORWARD_OPS = frozenset({"FusedLayerNorm", "FusedRMSNorm", "FusedInstanceNorm", "FusedGroupNorm"})
 FUSED_OPS = FORWARD_OPS | {f"{op}Grad" for op in FORWARD_OPS}
 
 # Names of the placeholders that stand for the outputs of ops whose shapes only Python knows.
@@ -256,7 +254,9 @@ class Edit:
         before = {i for i in self._before[node.name].input if i.startswith("^")}
         after = {i for i in node.input if i.startswith("^")}
         wanted = [
-            self._control(c.name) for c in now if f"^{c.name}" in after or f"^{c.name}" not in before
+            self._control(c.name)
+            for c in now
+            if f"^{c.name}" in after or f"^{c.name}" not in before
         ]
         wanted += [self._control(i[1:]) for i in after - before]
         wanted = list(dict.fromkeys(wanted))

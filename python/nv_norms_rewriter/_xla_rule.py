@@ -11,7 +11,8 @@ class Norm:
 
     Attributes:
       kind: "layer_norm", "instance_norm", "group_norm" or "rms_norm".
-      differentiated: whether its gradient is in the same function and would be fused too.
+      gradient: "" if the function does not differentiate it, "fused" if its gradient would be fused
+        too, "stock" if the gradient stays as it is (and then needs what XLA computed forward).
       shape: of x; None for an unknown size, or for an unknown rank.
       axes: the normalized axes, as the graph counts them.
       dtype: of x ("float32").
@@ -21,7 +22,7 @@ class Norm:
     """
 
     kind: str
-    differentiated: bool
+    gradient: str
     shape: tuple[int | None, ...] | None
     axes: tuple[int, ...]
     dtype: str

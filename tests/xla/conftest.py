@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +61,18 @@ def device(request: pytest.FixtureRequest) -> str:
     if request.param == "GPU" and not tf.config.list_physical_devices("GPU"):
         pytest.skip("TensorFlow sees no GPU")
     return f"/device:{request.param}:0"
+
+
+@pytest.fixture
+def every_norm() -> Iterator[None]:
+    """Every normalization is fused, whether it pays or not, and the report is empty at first."""
+    import nv_norms_rewriter
+    from nv_norms_rewriter import _process
+
+    options = _process.state()["options"]
+    before = dict(options)
+    nv_norms_rewriter.configure(xla="all")
+    nv_norms_rewriter.clear_report()
+    yield
+    options.clear()
+    options.update(before)

@@ -1,0 +1,305 @@
+"""Functions that XLA compiles are rewritten when they are traced, however they are put together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from traced import EPSILON, Layer, close, found, ops_in
+
+import nv_norms_rewriter
+import oracle
+
+pytestmark = pytest.mark.usefixtures("every_norm")
+
+SHAPE = (3, 5, 17)
+
+
+@pytest.fixture
+def layer(rng: np.random.Generator) -> Layer:
+    return Layer(rng, SHAPE[-1])
+
+
+@pytest.fixture
+def x(rng: np.random.Generator) -> tf.Tensor:
+    return tf.constant(rng.normal(1.0, 2.0, SHAPE), tf.float32)
+
+
+@pytest.fixture
+def dy(rng: np.random.Generator) -> tf.Tensor:
+    return tf.constant(rng.normal(size=SHAPE), tf.float32)
+
+
+def test_forward(layer: Layer, x: tf.Tensor) -> None:
+    function = tf.function(lambda x: layer(x), jit_compile=True, autograph=False)
+    close(function(x), layer.exact(x))
+    (record,) = nv_norms_rewriter.report()
+    assert (record.kind, record.fused, record.where) == ("layer_norm", True, "xla")
+    assert record.dtype == "float32" and "CPU" in record.device
+    assert ops_in(function.get_concrete_function(x).graph) == {"FusedLayerNorm"}
+
+
+def test_traced_without_being_called(layer: Layer, x: tf.Tensor) -> None:
+    function = tf.function(lambda x: layer(x), jit_compile=True, autograph=False)
+    concrete = function.get_concrete_function(tf.TensorSpec([None, 5, 17]))
+    assert ops_in(concrete.graph) == {"FusedLayerNorm"}
+    close(concrete(x), layer.exact(x))
+
+
+@pytest.mark.parametrize("shape", [[None, None, 17], [None, 5, None], [None] * 3, None])
+def test_unknown_shapes(layer: Layer, x: tf.Tensor, shape: Any) -> None:
+    function = tf.function(
+        lambda x: layer(x), [tf.TensorSpec(shape)], jit_compile=True, autograph=False
+    )
+    close(function(x), layer.exact(x))
+    close(function(x[:2]), layer.exact(x[:2]))
+
+
+def test_size_that_only_the_data_tell(layer: Layer, x: tf.Tensor) -> None:
+    function = tf.function(
+        lambda x, rows: layer(tf.boolean_mask(x, rows)), jit_compile=True, autograph=False
+    )
+    close(function(x, [True, False, True]), layer.exact(x.numpy()[[0, 2]]))
+
+
+def test_tape_inside(layer: Layer, x: tf.Tensor, dy: tf.Tensor) -> None:
+    @tf.function(jit_compile=True, autograph=False)
+    def function(x: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x)
+        return tape.gradient(y, [x, layer.gamma, layer.beta], output_gradients=dy)
+
+    for actual, exact in zip(function(x), layer.exact_gradients(x, dy), strict=True):
+        close(actual, exact)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_tape_outside(layer: Layer, x: tf.Tensor, dy: tf.Tensor, persistent: bool) -> None:
+    function = tf.function(lambda x: layer(x), jit_compile=True, autograph=False)
+    with tf.GradientTape(persistent=persistent) as tape:
+        tape.watch(x)
+        y = function(x)
+    close(y, layer.exact(x))
+    gradients = tape.gradient(y, [x, layer.gamma, layer.beta], output_gradients=dy)
+    for actual, exact in zip(gradients, layer.exact_gradients(x, dy), strict=True):
+        close(actual, exact)
+    from tensorflow.python.eager import context
+
+    runtime = context.context()
+    backward = [
+        runtime.get_function_def(name)
+        for name in runtime.list_function_names()
+        if b"__backward_" in name.encode()
+    ]
+    assert any(node.op == "FusedLayerNormGrad" for f in backward for node in f.node_def)
+
+
+def test_tapes_in_tapes(
+    layer: Layer, x: tf.Tensor, dy: tf.Tensor, rng: np.random.Generator
+) -> None:
+    function = tf.function(lambda x: layer(x), jit_compile=True, autograph=False)
+    into = rng.normal(size=SHAPE)
+    with tf.GradientTape() as outer:
+        outer.watch([x, dy])
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            y = function(x)
+        dx = inner.gradient(y, x, output_gradients=dy)
+        total = tf.reduce_sum(dx * tf.constant(into, tf.float32))
+    assert found() == 1
+    point = [x, dy, layer.gamma]
+    gradients = [g.numpy().astype(np.float64) for g in outer.gradient(total, point)]
+
+    def exact(x: np.ndarray, dy: np.ndarray, gamma: np.ndarray) -> float:
+        return np.sum(oracle.backward(dy, x, gamma, (2,), (2,), EPSILON).dx * into)
+
+    at = [value.numpy().astype(np.float64) for value in point]
+    for i, gradient in enumerate(gradients):
+        step = [np.zeros_like(value) for value in at]
+        step[i] = 1e-6 * rng.normal(size=at[i].shape)
+        ahead, behind = (
+            exact(*[value + sign * s for value, s in zip(at, step, strict=True)])
+            for sign in (1, -1)
+        )
+        along = np.sum(gradient * step[i])
+        assert along == pytest.approx(
+            (ahead - behind) / 2, rel=1e-4, abs=1e-4 * np.abs(step[i]).max()
+        )
+
+
+def test_forward_accumulator(layer: Layer, x: tf.Tensor, dy: tf.Tensor) -> None:
+    function = tf.function(lambda x: layer(x), jit_compile=True, autograph=False)
+    with tf.autodiff.ForwardAccumulator(x, dy) as accumulator:
+        y = function(x)
+    assert found() >= 1
+    step = 1e-6 * dy.numpy().astype(np.float64)
+    at = x.numpy().astype(np.float64)
+    exact = (layer.exact(at + step) - layer.exact(at - step)) / 2e-6
+    np.testing.assert_allclose(accumulator.jvp(y), exact, 1e-4, 1e-4 * np.abs(exact).max())
+
+
+def test_function_in_a_function(layer: Layer, x: tf.Tensor, dy: tf.Tensor) -> None:
+    inner = tf.function(lambda x: layer(x), autograph=False)
+
+    @tf.function(jit_compile=True, autograph=False)
+    def outer(x: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = inner(x)
+        return y, tape.gradient(y, [x, layer.gamma, layer.beta], output_gradients=dy)
+
+    y, gradients = outer(x)
+    close(y, layer.exact(x))
+    for actual, exact in zip(gradients, layer.exact_gradients(x, dy), strict=True):
+        close(actual, exact)
+    assert found() == 1
+    assert ops_in(outer.get_concrete_function(x).graph) == {"FusedLayerNorm", "FusedLayerNormGrad"}
+    close(inner(x), layer.exact(x))
+
+
+def test_function_that_was_traced_before(layer: Layer, x: tf.Tensor) -> None:
+    inner = tf.function(lambda x: layer(x), autograph=False)
+    close(inner(x), layer.exact(x))
+    outer = tf.function(lambda x: 2.0 * inner(x), jit_compile=True, autograph=False)
+    close(outer(x), 2.0 * layer.exact(x))
+
+
+def test_compiled_function_in_an_ordinary_one(layer: Layer, x: tf.Tensor) -> None:
+    inner = tf.function(lambda x: layer(x), jit_compile=True, autograph=False)
+    outer = tf.function(lambda x: layer(tf.nn.relu(inner(x))) + 1.0, autograph=False)
+    close(outer(x), layer.exact(np.maximum(layer.exact(x), 0)) + 1.0)
+    assert (found(), found(where="graph")) == (1, 1)
+
+
+def test_branches(layer: Layer, x: tf.Tensor, dy: tf.Tensor) -> None:
+    @tf.function(jit_compile=True, autograph=False)
+    def function(x: tf.Tensor, positive: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.cond(positive, lambda: layer(x), lambda: layer(2.0 * x))
+        return y, tape.gradient(y, [x, layer.gamma, layer.beta], output_gradients=dy)
+
+    for positive, factor in ((True, 1.0), (False, 2.0)):
+        y, gradients = function(x, tf.constant(positive))
+        close(y, layer.exact(factor * x.numpy()))
+        dx, dgamma, dbeta = layer.exact_gradients(factor * x.numpy(), dy)
+        for actual, exact in zip(gradients, (factor * dx, dgamma, dbeta), strict=True):
+            close(actual, exact)
+    assert found() == 2
+    graph = function.get_concrete_function(x, tf.constant(True)).graph
+    assert ops_in(graph) == {"FusedLayerNorm", "FusedLayerNormGrad"}
+
+
+def test_branches_with_the_tape_outside(layer: Layer, x: tf.Tensor, dy: tf.Tensor) -> None:
+    @tf.function(jit_compile=True, autograph=False)
+    def function(x: tf.Tensor, positive: tf.Tensor) -> tf.Tensor:
+        return tf.cond(positive, lambda: layer(x), lambda: layer(2.0 * x))
+
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x, tf.constant(True))
+    close(y, layer.exact(x))
+    gradients = tape.gradient(y, [x, layer.gamma, layer.beta], output_gradients=dy)
+    for actual, exact in zip(gradients, layer.exact_gradients(x, dy), strict=True):
+        close(actual, exact)
+
+
+def test_loops(layer: Layer, x: tf.Tensor) -> None:
+    def step(x: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            _, y = tf.while_loop(
+                lambda i, _: i < 3,
+                lambda i, y: (i + 1, layer(y + x)),
+                (tf.constant(0), x),
+                maximum_iterations=3,
+            )
+            loss = tf.reduce_sum(tf.sin(y))
+        return [y, *tape.gradient(loss, [x, layer.gamma, layer.beta])]
+
+    fused = tf.function(step, jit_compile=True, autograph=False)(x)
+    assert found() == 1
+    with nv_norms_rewriter.disabled():
+        stock = tf.function(step, autograph=False)(x)
+    y = x.numpy().astype(np.float64)
+    for _ in range(3):
+        y = layer.exact(y + x.numpy())
+    close(fused[0], y)
+    for actual, other in zip(fused, stock, strict=True):
+        np.testing.assert_allclose(actual, other, 1e-4, 1e-4 * np.abs(other).max())
+
+
+def test_variables_are_read_anew_and_shapes_traced_anew(layer: Layer, x: tf.Tensor) -> None:
+    @tf.function(jit_compile=True, autograph=False)
+    def function(x: tf.Tensor) -> tf.Tensor:
+        y = layer(x)
+        layer.beta.assign_add(tf.ones(SHAPE[-1]))
+        return y
+
+    for rows in (3, 3, 2):
+        exact = layer.exact(x[:rows])
+        close(function(x[:rows]), exact)
+    assert found() == 2
+
+
+def test_variables_made_in_the_function(x: tf.Tensor) -> None:
+    made: list[tf.Variable] = []
+
+    @tf.function(jit_compile=True, autograph=False)
+    def function(x: tf.Tensor) -> tf.Tensor:
+        if not made:
+            made.append(tf.Variable(2.0))
+        mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+        return (x - mean) * tf.math.rsqrt(variance + 1e-3) * made[0]
+
+    exact = function(x)
+    value = x.numpy().astype(np.float64)
+    centred = value - value.mean(-1, keepdims=True)
+    close(exact, 2.0 * centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-3))
+    assert found() == 1, "the trace that makes the variables does not count"
+
+
+def test_named_device(layer: Layer, x: tf.Tensor) -> None:
+    @tf.function(jit_compile=True, autograph=False)
+    def function(x: tf.Tensor) -> tf.Tensor:
+        with tf.device("/CPU:0"):
+            return layer(x)
+
+    with tf.device("/CPU:0"):
+        close(function(x), layer.exact(x))
+    assert found() == 1
+
+
+def test_output_that_is_read_inside_too(layer: Layer, x: tf.Tensor) -> None:
+    @tf.function(jit_compile=True, autograph=False)
+    def function(x: tf.Tensor) -> dict[str, Any]:
+        y = layer(x)
+        z = layer(y)
+        return {"y": y, "both": (z, [y + z])}
+
+    got = function(x)
+    y = layer.exact(x)
+    z = layer.exact(y)
+    close(got["y"], y)
+    close(got["both"][0], z)
+    close(got["both"][1][0], y + z)
+    assert found() == 2
+
+
+def test_effects_are_kept_in_order(layer: Layer, x: tf.Tensor) -> None:
+    seen = tf.Variable(tf.zeros(SHAPE))
+
+    @tf.function(jit_compile=True, autograph=False)
+    def function(x: tf.Tensor) -> tf.Tensor:
+        y = layer(x)
+        seen.assign(y)
+        layer.gamma.assign(2.0 * layer.gamma)
+        return layer(x) + seen
+
+    first = layer.exact(x)
+    beta = layer.beta.numpy().astype(np.float64)
+    close(function(x), first + (2.0 * (first - beta) + beta))
+    close(seen, first)
