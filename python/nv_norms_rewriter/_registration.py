@@ -60,10 +60,11 @@ def disable() -> None:
 
 
 def is_enabled() -> bool:
-    """Whether graphs are being rewritten: loaded, registered for some device type, switched on."""
+    """Whether graphs are being rewritten: loaded and switched on, and in TensorFlow's way."""
     if _process.loaded_core() is None:
         return False
-    registered = REGISTERED in _process.state()["plugins"].values()
+    memory = _process.state()
+    registered = REGISTERED in memory["plugins"].values() or memory["hooked"]
     return registered and _library.core().is_enabled()
 
 
@@ -108,11 +109,13 @@ def _register(core: _library.Core, device_type: str, library: Path) -> str:
             return outcome
     # TensorFlow ends the process when a device type gets a second optimizer, so ask before.
     if not core.device_type_is_free(device_type):
+        _process.state()["held"].add(device_type)
         outcome = (
             f"another TensorFlow plugin already optimizes {device_type} graphs, and TensorFlow "
-            f"allows one for each device type: normalizations on the {device_type} stay as they "
-            "are. Uninstall the other plugin (packages like zentf or "
-            "intel-extension-for-tensorflow bring one) to have them fused."
+            f"allows one for each device type: normalizations on the {device_type} are fused when "
+            "functions are traced, and stay as they are in v1 graphs and in SavedModels. Without "
+            "the other plugin (packages like zentf or intel-extension-for-tensorflow bring one) "
+            "those are fused, too."
         )
         _process.say_once(outcome)
         return outcome

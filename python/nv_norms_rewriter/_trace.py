@@ -19,6 +19,9 @@ _ROOTS = frozenset({"Rsqrt", "Sqrt", "Pow", "FusedBatchNormV3"})
 # Ops that only hand their first input on, in another type or shape.
 _VIEWS = frozenset({"Cast", "Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient"})
 
+# Devices for which the fused ops have kernels inside XLA.
+_SERVED = frozenset({"CPU"})
+
 LEFT = "left_to_xla"
 FAILED = "cannot_be_edited"
 
@@ -28,7 +31,6 @@ def install() -> None:
     memory = _process.state()
     if memory["hooked"]:
         return
-    memory["hooked"] = True
     try:
         from tensorflow.python.eager.polymorphic_function import transform
         from tensorflow.python.framework import func_graph, ops
@@ -50,6 +52,7 @@ def install() -> None:
 
         _saving.install()
         transform.FUNC_GRAPH_TRANSFORMS.append(_transform)
+        memory["hooked"] = True
     except (ImportError, AttributeError) as error:
         _process.say_once(
             "normalizations in functions that XLA compiles stay as they are: this TensorFlow has "
@@ -142,7 +145,7 @@ def _rewrite(core: _library.Core, graph: Any, where: str) -> None:
     from . import _trace_graph
 
     device_type = _device_type()
-    if device_type not in ("CPU", "GPU") or (device_type == "GPU" and not core.cuda_driver()[0]):
+    if device_type not in _SERVED:
         return
     before = _trace_graph.describe(graph)
     kept = ",".join(_trace_graph.kept_nodes(graph))

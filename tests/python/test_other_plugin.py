@@ -9,7 +9,7 @@ LIBRARY = ROOT / ".build" / "zentf" / "tensorflow-plugins" / "libamdcpu_plugin.s
 
 
 @pytest.mark.skipif(not LIBRARY.exists(), reason=f"`make test` could not fetch {LIBRARY}")
-def test_the_other_plugin_keeps_the_cpu() -> None:
+def test_functions_are_rewritten_when_they_are_traced() -> None:
     got, stderr = result(
         NORM
         + """
@@ -20,13 +20,14 @@ nv_norms_rewriter.enable()
 y = norm()(x)
 report = nv_norms_rewriter.report()
 fused, found = nv_norms_rewriter.rewrite(norm().get_concrete_function(x).graph.as_graph_def())
-print(json.dumps([nv_norms_rewriter.is_enabled(), right(y), len(report), list(report.notices),
+print(json.dumps([nv_norms_rewriter.is_enabled(), right(y),
+                  [(r.where, r.fused) for r in report], list(report.notices),
                   [node.op for node in fused.node if node.op == "FusedLayerNorm"]]))
 """,
         LIBRARY,
     )
     enabled, right, found, notices, offline = got
-    assert (enabled, right, found) == (False, True, 0)
+    assert (enabled, right, found) == (True, True, [["trace", True]])
     assert len(notices) == 1 and "another TensorFlow plugin already optimizes CPU" in notices[0]
     assert stderr.count("another TensorFlow plugin already optimizes CPU graphs") == 1
     assert offline == ["FusedLayerNorm"], "rewriting offline needs no registration"
