@@ -181,9 +181,8 @@ def bytes_of(case: Case) -> int:
 def warm(case: Case) -> dict[str, Callable[[Any], Any]]:
     run = {way: function(case, way) for way in ("XLA", "fused")}
     specs = [[tf.TensorSpec(case.shape, case.dtype)] * 3 for _ in range(case.copies)]
-    for way in run.values():
-        way.get_concrete_function(specs)
-    return run
+    # Keras cannot be traced in several threads at once, so that is done here.
+    return {way: traced.get_concrete_function(specs) for way, traced in run.items()}
 
 
 def main() -> None:
@@ -208,12 +207,18 @@ def main() -> None:
         runs = [warm(case) for case in batch]
 
         def compile_now(pair: tuple[Case, dict[str, Any]]) -> float:
-            return check(*pair)
+            try:
+                return check(*pair)
+            except tf.errors.OpError as error:  # the other cases are worth having
+                print(f"{pair[0]}: {error.message}")
+                return float("nan")
 
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             apart = list(pool.map(compile_now, zip(batch, runs, strict=True)))
         sync()
         for case, run, difference in zip(batch, runs, apart, strict=True):
+            if difference != difference:
+                continue
             if time.perf_counter() - start > options.seconds:
                 break
             ms = measure(case, run)

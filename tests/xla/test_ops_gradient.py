@@ -88,10 +88,6 @@ def test_group_and_instance_norm(
     actual = gradient(
         compiled, kind, dy, x, gamma, *shaped, device, data_format=data_format, **extra
     )
-    if shape == (4, 10) and kind == "InstanceNorm":
-        # One element to a statistic: xhat is 0, or what rounding leaves of it.
-        assert np.abs(actual[0]).max() == 0 and np.abs(actual[1]).max() <= 1e-5
-        actual = [None, None, actual[2]]
     arguments = (dy.reshape(view.shape), view, gamma, reduced, params, EPSILON)
     check(actual, *arguments)
 
