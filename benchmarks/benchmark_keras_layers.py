@@ -1,0 +1,209 @@
+"""Three norm layers on images, trained by model.fit; and what the formula of the variance decides.
+
+The experiment behind keras.ops.moments: batches of 128 images of 224 x 224 x 3 through three
+BatchNormalization, GroupNormalization(3) or LayerNormalization layers, mse, Adam. The question was
+whether a layer should take the fast variance, mean(x^2) - mean(x)^2, which reads x once, or the
+stable one, mean((x - mean)^2), which reads it twice. A fused op reads it once from memory and
+computes the stable one: the second table shows what each makes of inputs that are easy and hard.
+
+Columns of the first table: "current" is the Keras of today, "fast" and "stable" its layers with
+that variance, "fused" the current ones with the rewriter on, "XLA" the current ones compiled.
+
+Usage: python benchmarks/benchmark_keras_layers.py [--csv FILE] [--batch 128] [--size 224]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from typing import Any
+
+import keras
+import measure
+import numpy as np
+import tensorflow as tf
+
+import nv_norms
+import nv_norms_rewriter
+
+
+def fast_moments(x: Any, axes: Any, keepdims: bool = False, **_: Any) -> tuple[Any, Any]:
+    """One pass; cancels where the mean is large."""
+    mean = tf.reduce_mean(x, axes, keepdims=True)
+    variance = tf.reduce_mean(tf.square(x), axes, keepdims=True) - tf.square(mean)
+    return _shaped(mean, tf.maximum(variance, 0), axes, keepdims)
+
+
+def stable_moments(x: Any, axes: Any, keepdims: bool = False, **_: Any) -> tuple[Any, Any]:
+    """Two passes."""
+    mean = tf.reduce_mean(x, axes, keepdims=True)
+    variance = tf.reduce_mean(tf.math.squared_difference(x, mean), axes, keepdims=True)
+    return _shaped(mean, variance, axes, keepdims)
+
+
+def _shaped(mean: Any, variance: Any, axes: Any, keepdims: bool) -> tuple[Any, Any]:
+    if keepdims:
+        return mean, variance
+    return tf.squeeze(mean, axes), tf.squeeze(variance, axes)
+
+
+@contextlib.contextmanager
+def moments_of_keras(function: Any) -> Any:
+    """Keras' layers with another formula of the variance, inside."""
+    import keras.src.backend.tensorflow.nn as backend
+    from keras.src import ops
+    from keras.src.layers.normalization import batch_normalization, group_normalization
+
+    modules = [ops, ops.nn, backend, batch_normalization.ops, group_normalization.ops]
+    modules = list({id(module): module for module in modules}.values())
+    before = [module.moments for module in modules]
+    layer_norm = ops.layer_normalization
+    for module in modules:
+        module.moments = function
+
+    def with_moments(x: Any, gamma: Any, beta: Any, axis: Any, epsilon: float, **_: Any) -> Any:
+        mean, variance = function(x, axis, keepdims=True)
+        return (x - mean) * tf.math.rsqrt(variance + epsilon) * gamma + beta
+
+    ops.layer_normalization = with_moments
+    try:
+        yield
+    finally:
+        ops.layer_normalization = layer_norm
+        for module, moments in zip(modules, before, strict=True):
+            module.moments = moments
+
+
+LAYERS = {
+    "BatchNormalization": keras.layers.BatchNormalization,
+    "GroupNormalization": lambda: keras.layers.GroupNormalization(groups=3),
+    "LayerNormalization": keras.layers.LayerNormalization,
+}
+# Column -> (moments, compiled by XLA, rewriter on)
+WAYS = {
+    "current": (None, False, False),
+    "fast": (fast_moments, False, False),
+    "stable": (stable_moments, False, False),
+    "fused": (None, False, True),
+    "XLA": (None, True, False),
+}
+
+
+class _Steps(keras.callbacks.Callback):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ms: list[float] = []
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._start = time.perf_counter()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.ms.append(1e3 * (time.perf_counter() - self._start))
+
+
+def fit(layer: Any, way: str, options: Any) -> tuple[float, int]:
+    """Median milliseconds of a training step, and how many norms were fused."""
+    moments, xla, rewriter = WAYS[way]
+    keras.utils.set_random_seed(1)
+    shape = (options.size, options.size, 3)
+    rng = np.random.default_rng(2)
+    x, y = (rng.uniform(size=(options.batch * 2, *shape)).astype(np.float32) for _ in range(2))
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(options.batch).cache().repeat()
+    nv_norms_rewriter.clear_report()
+    with contextlib.ExitStack() as stack:
+        if moments:
+            stack.enter_context(moments_of_keras(moments))
+        if not rewriter:
+            stack.enter_context(nv_norms_rewriter.disabled())
+        model = keras.Sequential([keras.layers.InputLayer(shape=shape), layer(), layer(), layer()])
+        model.compile(loss="mse", optimizer="adam", jit_compile=xla)
+        steps = _Steps()
+        model.fit(data, epochs=1, steps_per_epoch=options.steps + 3, verbose=0, callbacks=[steps])
+    fused = len(nv_norms_rewriter.report().fused) if rewriter else 0
+    return statistics.median(steps.ms[3:]), fused
+
+
+# Name -> (dtype, mean, standard deviation of x)
+INPUTS = {
+    "float32, mean 0, deviation 1": (np.float32, 0.0, 1.0),
+    "float32, mean 100, deviation 1": (np.float32, 100.0, 1.0),
+    "float32, mean 10000, deviation 1": (np.float32, 10000.0, 1.0),
+    "float16, mean 0, deviation 1": (np.float16, 0.0, 1.0),
+    "float16, mean 100, deviation 1": (np.float16, 100.0, 1.0),
+    "float16, deviation 1000 (x^2 overflows)": (np.float16, 0.0, 1000.0),
+    "float16, deviation 1e-4 (x^2 underflows)": (np.float16, 0.0, 1e-4),
+}
+EPSILON = 1e-12
+
+
+def _by_moments(x: tf.Tensor, moments: Any, dtype: tf.DType) -> tf.Tensor:
+    wide = tf.cast(x, dtype)
+    mean, variance = moments(wide, [1], keepdims=True)
+    # Where epsilon is 0 in float16, a variance that underflows divides by zero: that is the point.
+    return tf.cast((wide - mean) * tf.math.rsqrt(variance + tf.cast(EPSILON, dtype)), x.dtype)
+
+
+FORMULAS = {
+    "fast, in x's type": lambda x: _by_moments(x, fast_moments, x.dtype),
+    "stable, in x's type": lambda x: _by_moments(x, stable_moments, x.dtype),
+    "fast, in float32": lambda x: _by_moments(x, fast_moments, tf.float32),
+    "stable, in float32": lambda x: _by_moments(x, stable_moments, tf.float32),
+    "fused": lambda x: nv_norms.fused_layer_norm(x, epsilon=EPSILON).y,
+}
+
+
+def accuracy() -> list[dict[str, Any]]:
+    """The largest error of y (its deviation is 1) on 64 rows of 1024, against float64."""
+    rows = []
+    for name, (dtype, mean, deviation) in INPUTS.items():
+        x = np.random.default_rng(3).normal(mean, deviation, (64, 1024)).astype(dtype)
+        wide = x.astype(np.float64)
+        expected = (wide - wide.mean(1, keepdims=True)) / np.sqrt(
+            wide.var(1, keepdims=True) + EPSILON
+        )
+        for formula, compute in FORMULAS.items():
+            y = compute(tf.constant(x)).numpy().astype(np.float64)
+            finite = np.isfinite(y).all()
+            error = np.abs(y - expected).max() if finite else np.inf
+            rows.append({"input": name, "formula": formula, "largest_error": f"{error:.2e}"})
+    return rows
+
+
+def main() -> None:
+    gpu = measure.has_gpu()
+    parser = measure.parser(__doc__)
+    parser.add_argument("--batch", type=int, default=128 if gpu else 8)
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--steps", type=int, default=20 if gpu else 8, help="timed, of each way")
+    options = parser.parse_args()
+    print(measure.heading())
+    print(f"batch {options.batch}, {options.size} x {options.size} x 3; ms a step of model.fit")
+    for name, layer in LAYERS.items():
+        results = {way: fit(layer, way, options) for way in WAYS}
+        columns = " ".join(f"{way}: {ms:0.1f}" for way, (ms, _) in results.items())
+        print(f"{name} {columns} | {results['fused'][1]} fused", flush=True)
+        rows = [
+            {
+                "layer": name,
+                "batch": options.batch,
+                "size": options.size,
+                "way": way,
+                "ms": f"{ms:.3f}",
+                "fused": fused,
+            }
+            for way, (ms, fused) in results.items()
+        ]
+        measure.write(options.csv, "keras_layers", rows)
+    print("\nLargest error of y against float64 (inf: not a number, or infinite)")
+    rows = accuracy()
+    for name in INPUTS:
+        errors = {row["formula"]: row["largest_error"] for row in rows if row["input"] == name}
+        columns = "  ".join(f"{formula}: {error}" for formula, error in errors.items())
+        print(f"{name:42} {columns}")
+    if options.csv:
+        measure.write(options.csv.with_stem(options.csv.stem + "_accuracy"), "variance", rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Whole models, training and prediction: stock, XLA, ours, ours inside XLA.
+
+All ways of one model start from the same weights and see the same random batch. "fused" counts the
+normalizations that the rewriter fused, forward + backward, beside the norm layers in the model.
+
+Usage: python benchmarks/benchmark_models.py [--models bert convnext unet3d diffusion] [--csv FILE]
+       [--modes train predict] [--ways ...] [--small | --full] [--policy mixed_float16]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import measure
+import models
+import tensorflow as tf
+
+import nv_norms_rewriter
+
+# Column -> (compiled by XLA, rewriter on)
+WAYS = {
+    "stock": (False, False),
+    "fused": (False, True),
+    "XLA": (True, False),
+    "fused in XLA": (True, True),
+}
+
+
+def _train(task: models.Task, xla: bool) -> Callable[[], tf.Tensor]:
+    """One step of Adam, the loss scaled where the policy is float16."""
+    model = task.model
+    optimizer = keras.optimizers.Adam(1e-4)
+    if keras.config.dtype_policy().compute_dtype == "float16":
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+    optimizer.build(model.trainable_variables)
+    x = tf.nest.map_structure(tf.constant, task.x)
+    target = tf.constant(task.target)
+
+    @tf.function(jit_compile=xla)
+    def step(x: Any, target: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            y = tf.cast(model(x, training=True), tf.float32)
+            loss = tf.reduce_mean(tf.square(y - target))
+            scaled = optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled, [v.value for v in model.trainable_variables])
+        optimizer.apply(gradients, model.trainable_variables)
+        return loss
+
+    return lambda: step(x, target)
+
+
+def _predict(task: models.Task, xla: bool) -> Callable[[], tf.Tensor]:
+    x = tf.nest.map_structure(tf.constant, task.x)
+    call = tf.function(lambda x: task.model(x, training=False), jit_compile=xla)
+    return lambda: call(x)
+
+
+def measure_model(name: str, mode: str, options: Any) -> list[dict[str, Any]]:
+    """A row for each way."""
+    calls: dict[str, Callable[[], tf.Tensor]] = {}
+    fused: dict[str, tuple[int, int]] = {}
+    weights = None
+    for way in options.ways:
+        xla, rewriter = WAYS[way]
+        keras.utils.set_random_seed(models.SEED)
+        task = models.MODELS[name](options.small)
+        weights = weights or task.model.get_weights()
+        task.model.set_weights(weights)
+        # Tracing comes into the first call, so the switch covers both.
+        off = contextlib.nullcontext() if rewriter else nv_norms_rewriter.disabled()
+        with off:
+            calls[way] = (_train if mode == "train" else _predict)(task, xla)
+            fused[way] = measure.first_call(calls[way], rewriter)
+    taken = measure.times(calls, options.repeat, options.rounds)
+    rows = []
+    for way, ms in taken.items():
+        rows.append(
+            {
+                "model": name,
+                "mode": mode,
+                "size": "small" if options.small else "full",
+                "policy": keras.config.dtype_policy().name,
+                "way": way,
+                "ms": f"{ms:.3f}",
+                "norms": task.norms,
+                "fused_forward": fused[way][0],
+                "fused_backward": fused[way][1],
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    parser = measure.parser(__doc__)
+    parser.add_argument("--models", nargs="+", choices=models.MODELS, default=list(models.MODELS))
+    parser.add_argument("--modes", nargs="+", choices=["train", "predict"])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--small", action="store_true", default=not measure.has_gpu())
+    size.add_argument("--full", dest="small", action="store_false")
+    policy = "mixed_float16" if measure.has_gpu() else "float32"
+    parser.add_argument("--policy", default=policy)
+    options = parser.parse_args()
+    keras.config.set_dtype_policy(options.policy)
+    print(measure.heading())
+    print(f"policy {options.policy}, {'small' if options.small else 'full'} size; ms a step")
+    for name in options.models:
+        for mode in options.modes or ["train", "predict"]:
+            rows = measure_model(name, mode, options)
+            counts = {r["way"]: f"{r['fused_forward']}+{r['fused_backward']}" for r in rows}
+            columns = " ".join(f"{r['way']}: {float(r['ms']):0.2f}" for r in rows)
+            ours = ", ".join(f"{counts[w]} ({w})" for w in counts if WAYS[w][1])
+            found = f"{rows[0]['norms']} norms, fused {ours}"
+            print(f"Model: {name} {mode} Time(ms): {columns} | {found}", flush=True)
+            measure.write(options.csv, "models", rows)
+            keras.backend.clear_session()
+            gc.collect()
+
+
+if __name__ == "__main__":
+    main()

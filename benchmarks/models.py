@@ -1,0 +1,144 @@
+"""Whole models with random weights, and a random batch for each; nothing is downloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+SEED = 7
+
+
+class Task(NamedTuple):
+    """A model, its input, what it is to learn, and how many norms one counts in its layers."""
+
+    model: keras.Model
+    x: Any
+    target: np.ndarray
+    norms: int
+
+
+def _task(model: keras.Model, x: Any, random: np.random.Generator, batch: int) -> Task:
+    kinds = (
+        keras.layers.LayerNormalization,
+        keras.layers.GroupNormalization,
+        keras.layers.RMSNormalization,
+    )
+    norms = sum(isinstance(layer, kinds) for layer in model._flatten_layers())
+    shape = (batch, *model.output.shape[1:])
+    return Task(model, x, random.normal(size=shape).astype(np.float32), norms)
+
+
+def bert(small: bool) -> Task:
+    """BertBackbone base, 32 sequences of 512 tokens."""
+    import keras_hub
+
+    layers, width, batch, length = (2, 64, 2, 16) if small else (12, 768, 32, 512)
+    vocabulary = 1000 if small else 30522
+    backbone = keras_hub.models.BertBackbone(
+        vocabulary_size=vocabulary,
+        num_layers=layers,
+        num_heads=width // 64,
+        hidden_dim=width,
+        intermediate_dim=4 * width,
+        max_sequence_length=length,
+    )
+    random = np.random.default_rng(SEED)
+    tokens = random.integers(0, vocabulary, (batch, length)).astype(np.int32)
+    x = {
+        "token_ids": tokens,
+        "segment_ids": np.zeros_like(tokens),
+        "padding_mask": np.ones_like(tokens),
+    }
+    y = keras.layers.Dense(1, dtype="float32")(backbone.output["pooled_output"])
+    return _task(keras.Model(backbone.input, y), x, random, batch)
+
+
+def convnext(small: bool) -> Task:
+    """ConvNeXtTiny, 64 images of 224 x 224."""
+    batch, size = (2, 64) if small else (64, 224)
+    model = keras.applications.ConvNeXtTiny(
+        weights=None, input_shape=(size, size, 3), classes=10, classifier_activation=None
+    )
+    random = np.random.default_rng(SEED)
+    x = random.normal(size=(batch, size, size, 3)).astype(np.float32)
+    return _task(model, x, random, batch)
+
+
+def unet3d(small: bool) -> Task:
+    """A 3-D U-Net with instance norm, 2 volumes of 96^3."""
+    size, width, batch = (16, 4, 2) if small else (96, 32, 2)
+
+    def block(x: keras.KerasTensor, channels: int) -> keras.KerasTensor:
+        for _ in range(2):
+            x = keras.layers.Conv3D(channels, 3, padding="same", use_bias=False)(x)
+            x = keras.layers.GroupNormalization(groups=-1)(x)
+            x = keras.layers.LeakyReLU(0.01)(x)
+        return x
+
+    x, skips = keras.Input((size, size, size, 1)), []
+    volume = x
+    for level in range(3):
+        x = block(x, width << level)
+        skips.append(x)
+        x = keras.layers.Conv3D(width << (level + 1), 2, strides=2)(x)
+    x = block(x, width << 3)
+    for level in reversed(range(3)):
+        x = keras.layers.Conv3DTranspose(width << level, 2, strides=2)(x)
+        x = block(keras.layers.Concatenate()([x, skips[level]]), width << level)
+    model = keras.Model(volume, keras.layers.Conv3D(1, 1, dtype="float32")(x))
+    random = np.random.default_rng(SEED)
+    return _task(model, random.normal(size=(batch, *volume.shape[1:])), random, batch)
+
+
+def diffusion(small: bool) -> Task:
+    """A denoising U-Net with group norms and a time embedding, 16 latents of 64 x 64 x 4."""
+    size, width, groups, batch = (16, 16, 4, 2) if small else (64, 128, 32, 16)
+
+    def residual(x: keras.KerasTensor, t: keras.KerasTensor, channels: int) -> keras.KerasTensor:
+        h = keras.layers.Activation("silu")(keras.layers.GroupNormalization(groups)(x))
+        h = keras.layers.Conv2D(channels, 3, padding="same")(h)
+        h = h + keras.layers.Reshape((1, 1, channels))(keras.layers.Dense(channels)(t))
+        h = keras.layers.Activation("silu")(keras.layers.GroupNormalization(groups)(h))
+        h = keras.layers.Conv2D(channels, 3, padding="same")(h)
+        return h + (x if x.shape[-1] == channels else keras.layers.Conv2D(channels, 1)(x))
+
+    def attention(x: keras.KerasTensor) -> keras.KerasTensor:
+        h = keras.layers.GroupNormalization(groups)(x)
+        h = keras.layers.Reshape((-1, x.shape[-1]))(h)
+        h = keras.layers.MultiHeadAttention(4, x.shape[-1] // 4)(h, h)
+        return x + keras.layers.Reshape(x.shape[1:])(h)
+
+    image, step = keras.Input((size, size, 4)), keras.Input((width,))
+    t = keras.layers.Dense(4 * width, "silu")(step)
+    x, skips = keras.layers.Conv2D(width, 3, padding="same")(image), []
+    for level in range(3):
+        x = residual(x, t, width << level)
+        x = attention(x) if level == 2 else x
+        skips.append(x)
+        x = keras.layers.Conv2D(width << level, 3, strides=2, padding="same")(x)
+    x = residual(attention(residual(x, t, width << 2)), t, width << 2)
+    for level in reversed(range(3)):
+        x = keras.layers.UpSampling2D()(x)
+        x = keras.layers.Concatenate()([x, skips[level]])
+        x = residual(x, t, width << level)
+    x = keras.layers.Activation("silu")(keras.layers.GroupNormalization(groups)(x))
+    model = keras.Model(
+        [image, step], keras.layers.Conv2D(4, 3, padding="same", dtype="float32")(x)
+    )
+    random = np.random.default_rng(SEED)
+    inputs = [
+        random.normal(size=(batch, *shape)).astype(np.float32)
+        for shape in ((size, size, 4), (width,))
+    ]
+    return _task(model, inputs, random, batch)
+
+
+MODELS: dict[str, Callable[[bool], Task]] = {
+    "bert": bert,
+    "convnext": convnext,
+    "unet3d": unet3d,
+    "diffusion": diffusion,
+}

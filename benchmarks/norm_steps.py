@@ -1,0 +1,142 @@
+"""One training step of a single norm layer, in every way that TensorFlow can run it.
+
+The step is that of the benchmarks of NVIDIA's nv_norms: policy mixed_float16, a float32 x, the
+gradients of x, gamma and beta. Its loss is reduce_sum(y) there; here it is twice that, and
+returned: with a gradient of y that is 1, or a y that nobody reads, TensorFlow folds half of the
+step away and leaves what no training does. Without a GPU the policy is float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import measure
+import tensorflow as tf
+
+import nv_norms_rewriter
+
+# Column -> what it is. "TF" and "NV" are the two of the original tables.
+WAYS = {
+    "TF": "Keras' layer, eager",
+    "NV": "nv_norms' layer, eager",
+    "TF function": "Keras' layer in a tf.function, rewriter off",
+    "NV function": "nv_norms' layer in a tf.function",
+    "NV automatic": "Keras' layer in a tf.function, rewriter on",
+    "XLA": "Keras' layer, jit_compile=True, rewriter off",
+    "NV XLA": "nv_norms' layer, jit_compile=True",
+    "NV ops": "only the two fused ops, compute type in and out (of ten in a row, the average)",
+    "copy": "one copy of x (float32)",
+}
+_OPS_IN_A_CALL = 10
+
+
+def _step(layer: Any) -> Callable[[tf.Tensor], list[tf.Tensor]]:
+    def train_step(x: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = 2.0 * tf.reduce_sum(layer(x))
+        return [loss, *tape.gradient(loss, [x, *(w.value for w in layer.trainable_variables)])]
+
+    return train_step
+
+
+def _ops_alone(fused: Callable[..., Any], x: tf.Tensor, shape: tf.TensorShape) -> Any:
+    """Forward and gradient again and again in one graph: next to no time on the host.
+
+    Each pair reads what the one before it wrote, or TensorFlow would compute one for all.
+    """
+    x = tf.cast(x, keras.config.dtype_policy().compute_dtype)
+    gamma, beta = tf.ones(shape), tf.zeros(shape)
+    dy = tf.random.stateless_normal(x.shape, [1, 2], dtype=x.dtype)
+
+    @tf.function
+    def run() -> list[tf.Tensor]:
+        y, dx, sums = x, dy, []
+        for _ in range(_OPS_IN_A_CALL):
+            inputs = [y, gamma, beta]
+            with tf.GradientTape() as tape:
+                tape.watch(inputs)
+                y = fused(*inputs)
+            dx, *others = tape.gradient(y, inputs, output_gradients=dx)
+            sums += [tf.reduce_max(v) for v in others]
+        return [tf.reduce_max(y), tf.reduce_max(dx), *sums]
+
+    return run
+
+
+def measure_shape(
+    shape: tuple[int, ...],
+    stock: Callable[[], Any],
+    explicit: Callable[[], Any],
+    fused: Callable[..., Any],
+    options: Any,
+) -> tuple[dict[str, float], tuple[int, int]]:
+    """Milliseconds of each of WAYS, and what was fused in the automatic one."""
+    keras.config.set_dtype_policy(options.policy)
+    x = tf.random.stateless_normal(shape, [7, 8])
+    layers = {"TF": stock(), "NV": explicit()}
+    for layer in layers.values():
+        layer.build(shape)
+    eager = {name: _step(layer) for name, layer in layers.items()}
+    graphs = {
+        "TF function": tf.function(eager["TF"]),
+        "NV function": tf.function(eager["NV"]),
+        "NV automatic": tf.function(_step(layers["TF"])),
+        "XLA": tf.function(_step(layers["TF"]), jit_compile=True),
+        "NV XLA": tf.function(_step(layers["NV"]), jit_compile=True),
+    }
+    steps = {**eager, **graphs}
+    wanted = [way for way in WAYS if way in (options.ways or WAYS)]
+    found = (0, 0)
+    ways: dict[str, Callable[[], Any]] = {}
+    for way in wanted:
+        if way in steps:
+            ways[way] = (lambda step: lambda: step(x))(steps[way])
+            on = way == "NV automatic"
+            counts = measure.first_call(ways[way], rewriter=on)
+            found = counts if on else found
+    if "NV ops" in wanted:
+        with nv_norms_rewriter.disabled():
+            ways["NV ops"] = _ops_alone(fused, x, layers["NV"].gamma.shape)
+            ways["NV ops"]()
+    if "copy" in wanted:
+        ways["copy"] = measure.copy_of(x)
+    result = measure.times(ways, options.repeat, options.rounds)
+    if "NV ops" in result:
+        result["NV ops"] /= _OPS_IN_A_CALL
+    return result, found
+
+
+def rows(
+    shape: tuple[int, ...], layout: str, result: dict[str, float], fused: Any, options: Any
+) -> list[dict[str, Any]]:
+    """For the CSV file, one for each way."""
+    return [
+        {
+            "shape": "x".join(map(str, shape)),
+            "layout": layout,
+            "policy": options.policy,
+            "way": way,
+            "ms": f"{ms:.4f}",
+            "fused_forward": fused[0] if way == "NV automatic" else "",
+            "fused_backward": fused[1] if way == "NV automatic" else "",
+        }
+        for way, ms in result.items()
+    ]
+
+
+def add_options(parser: Any, divide: int) -> None:
+    """Those of both benchmarks of one layer."""
+    gpu = measure.has_gpu()
+    parser.add_argument("--divide", type=int, default=1 if gpu else divide)
+    parser.add_argument("--shapes", type=int, nargs="+", metavar="I", help="only these, from 0")
+    parser.add_argument("--ways", nargs="+", choices=WAYS)
+    parser.add_argument("--policy", default="mixed_float16" if gpu else "float32")
+
+
+def line(shape: str, result: dict[str, float]) -> str:
+    """As the original prints it, with more columns behind the first two."""
+    columns = " ".join(f"{way}: {ms:0.2f}" for way, ms in result.items())
+    return f"Input: {shape} Time(ms): {columns}"

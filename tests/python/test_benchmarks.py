@@ -1,0 +1,118 @@
+"""The benchmarks run, print the lines that they say they print, and write CSV that is read again.
+
+What they measure is not tested: a figure depends on the machine.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import PACKAGES, ROOT
+
+
+def _run(name: str, *arguments: object) -> str:
+    process = subprocess.run(
+        [sys.executable, f"benchmarks/{name}.py", *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, "PYTHONPATH": str(PACKAGES), "CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_layer_norm_and_its_table(tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    quick = ["--rounds", 1, "--divide", 10000, "--csv", out]
+    output = _run("benchmark_layer_norm", *quick, "--shapes", 2, 8)
+    assert re.findall(r"^Input: (\d+ \d+) Time\(ms\): TF: \d+\.\d\d NV: \d+\.\d\d ", output, re.M)
+    assert len(re.findall("^Input: ", output, re.M)) == 2
+    rows = _rows(out)
+    assert len(rows) == 2 * 9
+    automatic = [row for row in rows if row["way"] == "NV automatic"]
+    assert [(r["fused_forward"], r["fused_backward"]) for r in automatic] == [("1", "1")] * 2
+    table = _run("report", out)
+    assert "| shape | policy | TF | NV | TF function |" in table
+    assert all(row["shape"] in table for row in rows)
+
+
+@pytest.mark.slow
+def test_instance_norm(tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    output = _run(
+        "benchmark_instance_norm", "--rounds=1", "--divide=16", "--shapes=3", "--csv", out
+    )
+    assert re.findall(r"^Input: (\(.*\)) Time\(ms\): TF: ", output, re.M) == [
+        "(4, 8, 8, 8, 32)",
+        "(4, 32, 8, 8, 8)",
+    ]
+    assert "End of channel last layout." in output and "End of channel first layout." in output
+    assert "| 4x8x8x8x32 | N...C | float32 |" in _run("report", out)
+
+
+@pytest.mark.slow
+def test_dense_layers(tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    output = _run(
+        "benchmark_dense_layers", "--rounds=1", "--units", 32, 5121, "--batches", 8, "--csv", out
+    )
+    assert (
+        len(
+            re.findall(
+                r"^Batch: \d+ Units: \d+ Time\(ratio to no norm\): no norm: 1.00", output, re.M
+            )
+        )
+        == 3
+    )
+    fused = {(r["fused_forward"], r["fused_backward"]) for r in _rows(out) if "fused" in r["norm"]}
+    assert fused == {("5", "5")}
+    assert "| 128 | 5121 |" in _run("report", out)
+
+
+@pytest.mark.slow
+def test_keras_layers(tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    output = _run("benchmark_keras_layers", "--size=8", "--batch=2", "--steps=2", "--csv", out)
+    assert re.search(r"^BatchNormalization current: .* \| 0 fused$", output, re.M)
+    assert re.search(r"^GroupNormalization current: .* \| 6 fused$", output, re.M)
+    assert re.search(r"^LayerNormalization current: .* \| 6 fused$", output, re.M)
+    errors = {
+        (r["input"], r["formula"]): r["largest_error"] for r in _rows(tmp_path / "out_accuracy.csv")
+    }
+    assert float(errors["float32, mean 10000, deviation 1", "fused"]) < 1e-5
+    assert float(errors["float32, mean 10000, deviation 1", "fast, in float32"]) > 1
+    assert errors["float16, deviation 1000 (x^2 overflows)", "fast, in x's type"] == "inf"
+    assert "| LayerNormalization | 2 | 8 |" in _run("report", out)
+
+
+@pytest.mark.slow
+def test_models(tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    output = _run("benchmark_models", "--small", "--rounds=1", "--csv", out)
+    lines = re.findall(
+        r"^Model: (\w+) (\w+) Time\(ms\): stock: .* \| (\d+) norms, fused (\d+)\+(\d+)",
+        output,
+        re.M,
+    )
+    assert [line[:2] for line in lines] == [
+        (model, mode)
+        for model in ("bert", "convnext", "unet3d", "diffusion")
+        for mode in ("train", "predict")
+    ]
+    for _, mode, norms, forward, backward in lines:
+        assert forward == norms
+        assert backward == (norms if mode == "train" else "0")
+    assert "| unet3d | train | small | float32 |" in _run("report", out)
