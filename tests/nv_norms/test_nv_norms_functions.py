@@ -109,16 +109,23 @@ def test_scale_and_offset_are_optional(
         assert_close(got, want, "float32", "a gradient", 16)
 
 
-def test_the_second_gradient_says_that_there_is_none() -> None:
-    x = tf.random.stateless_normal((3, 4), [1, 2])
-    with pytest.raises(LookupError, match="second derivatives"):
-        with tf.GradientTape() as outer:
-            outer.watch(x)
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                y = nv_norms.fused_layer_norm(x).y ** 2
-            dx = inner.gradient(y, x)
-        outer.gradient(dx, x)
+@pytest.mark.parametrize("case", [CASES[0], CASES[5], CASES[9], CASES[14]], ids=str)
+def test_second_gradients(case: Case, rng: np.random.Generator) -> None:
+    """The derivative of <dx, v> along w, against central differences of the formula's dx."""
+    x, scale, offset, dy = case.random(rng, "float64")
+    v, w = rng.normal(size=(2, *case.shape))
+    given = tf.constant(x)
+    with tf.GradientTape() as outer:
+        outer.watch(given)
+        with tf.GradientTape() as inner:
+            inner.watch(given)
+            y = case.call(given, scale, offset)[0]
+        along_v = tf.reduce_sum(inner.gradient(y, given, output_gradients=tf.constant(dy)) * v)
+    got = float(tf.reduce_sum(outer.gradient(along_v, given) * w))
+    h = 1e-5
+    sides = [np.sum(case.backward(dy, x + step * w, scale).dx * v) for step in (h, -h)]
+    expected = (sides[0] - sides[1]) / (2 * h)
+    assert abs(got - expected) <= 1e-6 * max(1, abs(expected))
 
 
 def test_tape_outside_of_the_function(rng: np.random.Generator) -> None:
