@@ -148,6 +148,9 @@ def _rewrite(core: _library.Core, graph: Any, where: str) -> None:
     if device_type not in _SERVED:
         return
     before = _trace_graph.describe(graph)
+    if where == "xla":  # which compiles all of a function for one device
+        for node in before.node:
+            node.device = ""
     kept = ",".join(_trace_graph.kept_nodes(graph))
     serialized, records = core.rewrite(before.SerializeToString(), f"/device:{device_type}:0", kept)
     if not records:

@@ -174,6 +174,9 @@ class Edit:
             if tensor is None:
                 return None
             inputs.append(tensor)
+        waits = [self._control(source) for source in controls]
+        if None in waits:
+            return None
         graph = self._graph
         op = graph._create_op_internal(
             node.op,
@@ -186,7 +189,7 @@ class Edit:
             op._set_attr(_saving.MARK, tf.compat.v1.AttrValue(b=True))
         if node.device:
             op._set_device_from_string(node.device)
-        op._add_control_inputs([self._control(source) for source in controls])
+        op._add_control_inputs(waits)
         old = self._old(node.name)
         if old is not None:
             op.outputs[0].set_shape(old.outputs[0].shape)
@@ -209,16 +212,14 @@ class Edit:
         old = self._old(name)
         return None if old is None else old.outputs[port]
 
-    def _control(self, name: str) -> tf.Operation:
+    def _control(self, name: str) -> tf.Operation | None:
+        """The op of that name in the edited graph; None if it is left out."""
         name = name.rpartition(_OUTPUT)[0] or name
         if name in self._after and self._is_changed(name):
             op = self._make(name)
             if op is not None:
                 return op
-        old = self._old(name)
-        if old is None:
-            raise UnexpectedGraphError(f"nothing to wait for in place of {name}")
-        return old
+        return self._old(name)
 
     def _updates(
         self,
@@ -259,6 +260,8 @@ class Edit:
             if f"^{c.name}" in after or f"^{c.name}" not in before
         ]
         wanted += [self._control(i[1:]) for i in after - before]
+        if None in wanted:  # then what it waits for now stays, too
+            return None
         wanted = list(dict.fromkeys(wanted))
         same = len(wanted) == len(now) and all(a is b for a, b in zip(wanted, now, strict=True))
         return None if same else wanted

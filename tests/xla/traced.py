@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,13 @@ import tensorflow as tf
 
 import nv_norms_rewriter
 import oracle
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "python"))
+
+from processes import result  # noqa: E402
+
+__all__ = ["EPSILON", "ROOT", "Layer", "close", "found", "ops_in", "result"]
 
 EPSILON = 1e-3
 

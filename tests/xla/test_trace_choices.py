@@ -1,0 +1,193 @@
+"""What is left to XLA and why, what the options do, and that no trace fails because of us."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from traced import Layer, close, found, ops_in, result
+
+import nv_norms_rewriter
+from nv_norms_rewriter import _library, _process, _trace_graph, _xla_rule
+
+pytestmark = pytest.mark.usefixtures("every_norm")
+
+SHAPE = (4, 6, 10)
+
+
+@pytest.fixture
+def layers(rng: np.random.Generator) -> list[Layer]:
+    return [Layer(rng, SHAPE[-1]) for _ in range(3)]
+
+
+@pytest.fixture
+def x(rng: np.random.Generator) -> tf.Tensor:
+    return tf.constant(rng.normal(1.0, 2.0, SHAPE), tf.float32)
+
+
+def step(layers: list[Layer], jit_compile: bool = True) -> Any:
+    """y and its gradients through three norms with a residual, in one function."""
+
+    @tf.function(jit_compile=jit_compile, autograph=False)
+    def function(x: tf.Tensor) -> list[tf.Tensor]:
+        variables = [v for layer in layers for v in (layer.gamma, layer.beta)]
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layers[0](x)
+            y = layers[1](y) + tf.tanh(y)
+            y = layers[2](tf.nn.relu(y))
+            loss = tf.reduce_sum(tf.sin(y))
+        return [y, *tape.gradient(loss, [x, *variables])]
+
+    return function
+
+
+def stock(layers: list[Layer], x: tf.Tensor) -> list[tf.Tensor]:
+    with nv_norms_rewriter.disabled():
+        return step(layers, jit_compile=False)(x)
+
+
+def assert_same(got: list[tf.Tensor], expected: list[tf.Tensor]) -> None:
+    for actual, other in zip(got, expected, strict=True):
+        np.testing.assert_allclose(actual, other, 1e-4, 2e-5 * np.abs(other).max())
+
+
+@pytest.mark.parametrize("left", [(), (0,), (1,), (2,), (0, 2), (0, 1, 2)])
+def test_some_are_left_to_xla(
+    layers: list[Layer], x: tf.Tensor, left: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    norms: list[_xla_rule.Norm] = []
+
+    def why_left(norm: _xla_rule.Norm) -> str:
+        norms.append(norm)
+        return "It does not pay." if len(norms) - 1 in left else ""
+
+    monkeypatch.setattr(_xla_rule, "why_left", why_left)
+    nv_norms_rewriter.configure(xla="auto")
+    function = step(layers)
+    assert_same(function(x), stock(layers, x))
+    for norm in norms:
+        assert (norm.kind, norm.gradient, norm.shape) == ("layer_norm", "fused", SHAPE)
+        assert (norm.dtype, [axis % 3 for axis in norm.axes]) == ("float32", [2])
+        assert norm.device_type == "CPU"
+    assert [norm.producer for norm in norms] == ["Placeholder", "AddV2", "Relu"]
+    assert "Tanh" in norms[0].readers and "Sin" in norms[2].readers
+    report = nv_norms_rewriter.report()
+    assert (len(report.fused), len(report.refused)) == (6 - 2 * len(left), 2 * len(left))
+    assert all((r.reason, r.detail) == ("left_to_xla", "It does not pay.") for r in report.refused)
+    made = [op.type for op in function.get_concrete_function(x).graph.get_operations()]
+    assert made.count("FusedLayerNorm") == made.count("FusedLayerNormGrad") == 3 - len(left)
+
+
+@pytest.mark.parametrize("choice,expected", [("all", 3), ("none", 0)])
+def test_all_or_none(
+    layers: list[Layer],
+    x: tf.Tensor,
+    choice: str,
+    expected: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    why = "It does not pay." if choice == "all" else ""
+    monkeypatch.setattr(_xla_rule, "why_left", lambda norm: why)
+    nv_norms_rewriter.configure(xla=choice)
+    function = step(layers)
+    assert_same(function(x), stock(layers, x))
+    assert (found(), found("backward")) == (expected, expected)
+    assert len(nv_norms_rewriter.report()) == 6
+    assert bool(ops_in(function.get_concrete_function(x).graph)) == bool(expected)
+
+
+def test_environment_variable_and_configure() -> None:
+    code = """
+import json
+import tensorflow as tf
+import nv_norms_rewriter
+
+def trace():
+    def norm(x):
+        mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+        return (x - mean) * tf.math.rsqrt(variance + 1e-3)
+    tf.function(norm, jit_compile=True).get_concrete_function(tf.TensorSpec([2, 3]))
+    return nv_norms_rewriter.report()[-1].reason
+
+first = trace()
+nv_norms_rewriter.configure(xla="all")
+print(json.dumps([first, trace()]))
+"""
+    assert result(code, NV_NORMS_XLA="none")[0] == ["left_to_xla", ""]
+
+
+def test_wrong_options_are_refused() -> None:
+    with pytest.raises(ValueError, match="xla: expected 'auto' or 'all' or 'none', got 'some'"):
+        nv_norms_rewriter.configure(xla="some")
+    with pytest.raises(ValueError, match="saved_models: expected 'stock' or 'fused', got 1"):
+        nv_norms_rewriter.configure(saved_models=1)  # type: ignore[arg-type]
+
+
+def test_disabled(layers: list[Layer], x: tf.Tensor) -> None:
+    with nv_norms_rewriter.disabled():
+        function = tf.function(lambda x: layers[0](x), jit_compile=True, autograph=False)
+        close(function(x), layers[0].exact(x))
+    assert not ops_in(function.get_concrete_function(x).graph)
+    assert not nv_norms_rewriter.report()
+
+
+def test_v1_graphs_are_left_alone(x: tf.Tensor) -> None:
+    with tf.Graph().as_default() as graph:
+
+        @tf.function(jit_compile=True, autograph=False)
+        def norm(x: tf.Tensor) -> tf.Tensor:
+            mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+            return (x - mean) * tf.math.rsqrt(variance + 1e-3)
+
+        y = norm(tf.constant(x.numpy()))
+        with tf.compat.v1.Session() as session:
+            session.run(y)
+    assert not ops_in(graph)
+
+
+@pytest.mark.parametrize("where", ["rewrite", "garbage", "edit", "late"])
+def test_no_trace_fails(
+    layers: list[Layer],
+    x: tf.Tensor,
+    where: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken(*arguments: Any, **keywords: Any) -> Any:
+        raise RuntimeError("broken on purpose")
+
+    if where == "rewrite":
+        monkeypatch.setattr(_library.Core, "rewrite", broken)
+    elif where == "garbage":
+        rewrite = _library.Core.rewrite
+
+        def garbage(*arguments: Any) -> Any:
+            graph, records = rewrite(*arguments)
+            after = tf.compat.v1.GraphDef.FromString(graph)
+            for node in after.node:
+                if node.op.startswith("Fused"):
+                    node.op = "NoSuchOp"
+            return after.SerializeToString(), records
+
+        monkeypatch.setattr(_library.Core, "rewrite", garbage)
+    elif where == "edit":
+        monkeypatch.setattr(_trace_graph.Edit, "_create", broken)
+    else:
+        monkeypatch.setattr(_trace_graph.Edit, "_replace_outputs", broken)
+    assert_same(step(layers)(x), stock(layers, x))
+    assert found() == 0
+    assert "stay as they are" in caplog.text
+    if where != "rewrite":
+        assert {r.reason for r in nv_norms_rewriter.report()} == {"cannot_be_edited"}
+
+
+def test_unused_graphs_cost_no_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: Any) -> Any:
+        raise AssertionError("a graph without a root was given to the recognizer")
+
+    monkeypatch.setattr(_library.Core, "rewrite", broken)
+    monkeypatch.setattr(_process, "logger", None)  # what is caught is logged
+    tf.function(lambda x: tf.tanh(x) @ x, jit_compile=True)(tf.ones((3, 3)))
