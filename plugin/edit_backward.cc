@@ -81,7 +81,11 @@ void PutParameter(GraphView* view, Shapes* shapes, TensorId gradient, TensorId s
                   const std::vector<int64_t>& shape, int rank) {
   const TensorInfo info = shapes->Get(sum);
   const int place = sum.node;
-  std::vector<TensorInfo> outputs(gradient.port + 1, TensorInfo{info.dtype, false, {}});
+  std::vector<TensorInfo> outputs;
+  for (int port = 0; port < gradient.port; ++port) {
+    outputs.push_back(shapes->Get({gradient.node, port}));
+  }
+  outputs.push_back({info.dtype, false, {}});
   shapes->Set(gradient.node, outputs);
   if (!shape.empty() && static_cast<int>(shape.size()) != rank) {
     AddReshape(view, shapes, gradient, shape, place, place);

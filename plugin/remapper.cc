@@ -10,6 +10,8 @@
 #include "plugin/edit_steps.h"
 #include "plugin/graph/shapes.h"
 #include "plugin/graph/view.h"
+#include "plugin/layout/layout.h"
+#include "plugin/layout/rules.h"
 #include "plugin/recognizer/backward.h"
 #include "plugin/recognizer/forward.h"
 #include "plugin/recognizer/statistics.h"
@@ -208,6 +210,13 @@ class Remapper {
   std::function<bool(int)> keep_;
 };
 
+bool HoldsFusedNorm(const GraphView& view) {
+  for (int node = 0; node < view.num_nodes(); ++node) {
+    if (IsNorm(view.op(node))) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 absl::StatusOr<bool> Remap(tensorflow::GraphDef* graph, TF_GrapplerItem* item,
@@ -227,16 +236,23 @@ absl::StatusOr<bool> Remap(tensorflow::GraphDef* graph, TF_GrapplerItem* item,
             [&](int a, int b) { return view.order(a) < view.order(b); });
   const int before = view.num_nodes();
   Shapes shapes(item, &view);
-  if (!anchors.empty() || options.check) {
+  const bool has_layouts = HoldsFusedNorm(view) && HasLayoutTransposes(view);
+  if (!anchors.empty() || has_layouts || options.check) {
     const absl::Status inferred = shapes.Infer();
     if (!inferred.ok()) return inferred;
   }
-  if (anchors.empty()) {
+  if (anchors.empty() && !has_layouts) {
     VLOG(1) << "Graph " << options.graph_name << ": " << view.num_nodes()
             << " nodes, nothing that looks like a normalization";
     return false;
   }
-  const bool changed = Remapper(&view, &shapes, options, records).Run(anchors);
+  bool changed = Remapper(&view, &shapes, options, records).Run(anchors);
+  changed = ImproveLayout(
+                &view, &shapes,
+                [&](int node) { return OnDevice(view.def(node).device(), options.device_type); },
+                [&](int node) { return options.preserve.count(view.name(node)) > 0; },
+                options.graph_name, records) ||
+            changed;
   if (changed) view.Compact();
   const auto fused = std::count_if(records->begin(), records->end(),
                                    [](const Record& r) { return r.reason == Reason::kNone; });

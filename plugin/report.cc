@@ -60,8 +60,10 @@ std::string ToJson(const std::vector<Record>& records) {
            ", \"detail\": " + Quoted(ReasonSentence(r.reason)) +
            ", \"inputs\": " + List(r.inputs, Quoted) + ", \"outputs\": " + List(r.outputs, Quoted) +
            ", \"axes\": " + List(r.axes, [](int axis) { return std::to_string(axis); }) +
-           ", \"epsilon\": " + Number(r.epsilon) + ", \"dtype\": " + Quoted(r.dtype) +
-           ", \"device\": " + Quoted(r.device) + ", \"graph\": " + Quoted(r.graph) + "}";
+           ", \"epsilon\": " + Number(r.epsilon) + ", \"transposes\": [" +
+           std::to_string(r.transposes_before) + ", " + std::to_string(r.transposes_after) + "]" +
+           ", \"dtype\": " + Quoted(r.dtype) + ", \"device\": " + Quoted(r.device) +
+           ", \"graph\": " + Quoted(r.graph) + "}";
   });
 }
 

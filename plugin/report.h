@@ -8,7 +8,8 @@
 
 namespace nv_norms {
 
-// One normalization that was found, fused or not.
+// One normalization that was found, fused or not; or, of the kind "layout", a change of layout: inputs
+// are the Transposes that it removed, outputs the normalizations that it brought into another layout.
 struct Record {
   std::string kind;
   std::string direction = "forward";
@@ -16,6 +17,7 @@ struct Record {
   std::vector<std::string> inputs, outputs;
   std::vector<int> axes;
   double epsilon = 0;
+  int transposes_before = 0, transposes_after = 0;
   std::string dtype, device, graph;
 };
 

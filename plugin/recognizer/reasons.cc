@@ -28,6 +28,20 @@ const char* ReasonName(Reason reason) {
       return "nobody_reads_it";
     case Reason::kBatchStatistics:
       return "batch_statistics";
+    case Reason::kUnknownRank:
+      return "unknown_rank";
+    case Reason::kPreserved:
+      return "preserved";
+    case Reason::kParameterOrder:
+      return "parameter_order";
+    case Reason::kStatisticsOrder:
+      return "statistics_order";
+    case Reason::kOtherChannelAxis:
+      return "other_channel_axis";
+    case Reason::kMixedLayouts:
+      return "mixed_layouts";
+    case Reason::kNotFree:
+      return "not_free";
   }
   return "unknown";
 }
@@ -58,6 +72,20 @@ const char* ReasonSentence(Reason reason) {
       return "nobody reads the output";
     case Reason::kBatchStatistics:
       return "the moments run over the first axis, as a batch normalization's do";
+    case Reason::kUnknownRank:
+      return "the rank of x is not known";
+    case Reason::kPreserved:
+      return "the output is fetched as it is";
+    case Reason::kParameterOrder:
+      return "gamma or beta run along several axes, whose order would change";
+    case Reason::kStatisticsOrder:
+      return "mean and rstd run along several axes, whose order would change";
+    case Reason::kOtherChannelAxis:
+      return "the Transposes move another axis than the normalization's channels";
+    case Reason::kMixedLayouts:
+      return "an op between the Transposes would have to run in both layouts";
+    case Reason::kNotFree:
+      return "the layout of this op cannot change";
   }
   return "unknown";
 }

@@ -18,6 +18,14 @@ enum class Reason {
   kOtherDevice,         // parts of it live on different devices
   kNobodyReadsIt,       // the output has no reader
   kBatchStatistics,     // the moments run over the first axis, as a batch norm's do
+  // Why the Transposes beside a fused normalization were left as they are (plugin/layout).
+  kUnknownRank,       // of x
+  kPreserved,         // the normalization itself is fetched
+  kParameterOrder,    // gamma and beta run along several axes, which would change their order
+  kStatisticsOrder,   // mean and rstd do
+  kOtherChannelAxis,  // the Transposes move another axis than the channels
+  kMixedLayouts,      // ops between the Transposes would have to run in both layouts
+  kNotFree,           // the op, or the rank, cannot change its layout
 };
 
 // "not_a_normalization", ...

@@ -17,11 +17,13 @@ _PYTHON_NAMES = {"half": "float16", "float": "float32", "double": "float64"}
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """One normalization that was found in a graph.
+    """One normalization that was found in a graph, or a change of layout around fused ones.
 
     Attributes:
-      kind: "layer_norm", "instance_norm", "group_norm" or "rms_norm".
-      direction: "forward" or "backward".
+      kind: "layer_norm", "instance_norm", "group_norm" or "rms_norm". Or "layout": fused ones run
+        channels first instead of last (or the other way round), because that takes fewer
+        Transposes; inputs are then the Transposes that went, outputs the normalizations.
+      direction: "forward" or "backward"; "" for a layout.
       fused: whether it was replaced by a fused op.
       reason: why not, as a name that stays the same between versions; "" when fused.
       detail: the same as a sentence; "" when fused.
@@ -35,6 +37,7 @@ class Record:
       where: "graph" when TensorFlow optimized the graph before running it, "xla" when a function
         was traced that XLA compiles, "trace" when another function was traced (because another
         plugin holds the device type).
+      transposes: for a layout, the Transposes of its region before and after.
     """
 
     kind: str
@@ -50,13 +53,14 @@ class Record:
     device: str
     graph: str
     where: str = "graph"
+    transposes: tuple[int, int] = (0, 0)
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Record:
         """A record from the core library's JSON; keys that it does not know are left out."""
         names = [field.name for field in dataclasses.fields(cls)]
         known = {name: value[name] for name in names if name in value}
-        for name in ("inputs", "outputs", "axes"):
+        for name in {"inputs", "outputs", "axes", "transposes"} & set(known):
             known[name] = tuple(known[name])
         known["dtype"] = _PYTHON_NAMES.get(known["dtype"], known["dtype"])
         return cls(**known)
@@ -107,17 +111,24 @@ class Report(Sequence[Record]):
     def counts(self) -> dict[str, int]:
         """How many of each: "layer_norm forward" and so on if fused, else the reason."""
         return dict(
-            collections.Counter(f"{r.kind} {r.direction}" if r.fused else r.reason for r in self)
+            collections.Counter(
+                f"{r.kind} {r.direction}".strip() if r.fused else r.reason for r in self
+            )
         )
 
     def summary(self) -> str:
         """One line: how many were found, how many fused, and why the others were not."""
-        fused = self.fused
-        line = f"{len(self)} normalization{'' if len(self) == 1 else 's'} found, {len(fused)} fused"
+        found = Report(r for r in self if r.kind != "layout")
+        fused, refused = found.fused, found.refused
+        line = f"{len(found)} normalization{'' if len(found) == 1 else 's'} found"
+        line += f", {len(fused)} fused"
         if fused:
             line += f" ({_listed(fused.counts)})"
-        if len(fused) < len(self):
-            line += f"; {len(self) - len(fused)} not fused ({_listed(self.refused.counts)})"
+        if refused:
+            line += f"; {len(refused)} not fused ({_listed(refused.counts)})"
+        layouts = [r.transposes for r in self if r.kind == "layout" and r.fused]
+        if layouts:
+            line += f"; {sum(before - after for before, after in layouts)} Transposes removed"
         return line
 
     def table(self) -> Any:
@@ -132,13 +143,15 @@ class Report(Sequence[Record]):
         table.add_column("", overflow="fold", max_width=32)
         for r in self:
             verdict = (
-                Text("fused", "green") if r.fused else Text(f"{r.reason}: {r.detail}", "yellow")
+                Text(_verdict(r), "green")
+                if r.fused
+                else Text(f"{r.reason}: {r.detail}", "yellow")
             )
             table.add_row(
-                f"{r.kind} {r.direction}",
+                f"{r.kind} {r.direction}".strip(),
                 Text(", ".join(r.outputs)),
                 ",".join(map(str, r.axes)),
-                f"{r.epsilon:g}",
+                f"{r.epsilon:g}" if r.kind != "layout" else "",
                 r.dtype,
                 r.device.rpartition("device:")[2] + (" XLA" if r.where == "xla" else ""),
                 verdict,
@@ -165,6 +178,12 @@ class Report(Sequence[Record]):
 
     def __repr__(self) -> str:
         return f"<Report: {self.summary()}>"
+
+
+def _verdict(r: Record) -> str:
+    if r.kind != "layout":
+        return "fused"
+    return f"{r.transposes[1]} Transposes instead of {r.transposes[0]}"
 
 
 def _listed(counts: dict[str, int]) -> str:

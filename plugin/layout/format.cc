@@ -1,0 +1,59 @@
+#include "plugin/layout/format.h"
+
+#include <algorithm>
+
+#include "plugin/graph/constants.h"
+
+namespace nv_norms {
+
+std::string FormatName(Format format, int rank) {
+  const std::string space = rank == 5 ? "DHW" : rank == 4 ? "HW" : "W";
+  return format == Format::kLast ? "N" + space + "C" : "NC" + space;
+}
+
+std::vector<int> PermutationTo(Format to, int rank) {
+  std::vector<int> permutation = {0};
+  if (to == Format::kFirst) permutation.push_back(rank - 1);
+  for (int i = 1; i < rank - 1; ++i) permutation.push_back(to == Format::kFirst ? i : i + 1);
+  if (to == Format::kLast) permutation.push_back(1);
+  return permutation;
+}
+
+int AxisIn(Format to, int rank, int axis) {
+  const std::vector<int> permutation = PermutationTo(to, rank);
+  return static_cast<int>(std::find(permutation.begin(), permutation.end(), axis) -
+                          permutation.begin());
+}
+
+std::vector<int64_t> Permuted(const std::vector<int64_t>& of_axes, Format to) {
+  std::vector<int64_t> result;
+  for (int from : PermutationTo(to, static_cast<int>(of_axes.size()))) {
+    result.push_back(of_axes[from]);
+  }
+  return result;
+}
+
+bool KeepsElementOrder(const std::vector<int64_t>& shape, Format to) {
+  const size_t channel = to == Format::kFirst ? shape.size() - 1 : 1;
+  if (shape[channel] == 1) return true;
+  for (size_t i = 1; i < shape.size(); ++i) {
+    if (i != channel && shape[i] != 1) return false;
+  }
+  return true;
+}
+
+bool IsConversion(const GraphView& view, int node, bool of_vector, Format to, int rank) {
+  if (!view.control_inputs(node).empty()) return false;
+  if (of_vector) {
+    return view.op(node) == "DataFormatVecPermute" &&
+           view.GetString(node, "dst_format", "") == FormatName(to, rank) &&
+           view.GetString(node, "src_format", "") == FormatName(Other(to), rank);
+  }
+  if (view.op(node) != "Transpose" || view.inputs(node).size() != 2) return false;
+  const auto permutation = IntConstant(view, view.inputs(node)[1].node);
+  if (!permutation || static_cast<int>(permutation->values.size()) != rank) return false;
+  const std::vector<int> wanted = PermutationTo(to, rank);
+  return std::equal(wanted.begin(), wanted.end(), permutation->values.begin());
+}
+
+}  // namespace nv_norms
