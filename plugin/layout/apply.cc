@@ -50,7 +50,6 @@ class Editor {
     for (const LayoutValue& value : region_.values) {
       unread.insert(unread.end(), value.conversions.rbegin(), value.conversions.rend());
     }
-    view_->Reorder();
     RemoveUnread(view_, unread, keep);
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "plugin/edit_steps.h"
 #include "plugin/graph/constants.h"
 
 namespace nv_norms {
@@ -42,8 +43,17 @@ bool KeepsElementOrder(const std::vector<int64_t>& shape, Format to) {
   return true;
 }
 
+bool WaitsForOthers(const GraphView& view, int node) {
+  if (!view.control_inputs(node).empty()) return true;
+  if (view.inputs(node).size() < 2) return false;
+  const auto& waits_for = view.control_inputs(view.inputs(node)[1].node);
+  return std::any_of(waits_for.begin(), waits_for.end(), [&](int control) {
+    return control != view.inputs(node)[0].node && !IsPure(view.op(control));
+  });
+}
+
 bool IsConversion(const GraphView& view, int node, bool of_vector, Format to, int rank) {
-  if (!view.control_inputs(node).empty()) return false;
+  if (WaitsForOthers(view, node)) return false;
   if (of_vector) {
     return view.op(node) == "DataFormatVecPermute" &&
            view.GetString(node, "dst_format", "") == FormatName(to, rank) &&

@@ -33,8 +33,12 @@ std::vector<int64_t> Permuted(const std::vector<int64_t>& of_axes, Format to);
 // a Reshape does it.
 bool KeepsElementOrder(const std::vector<int64_t>& shape, Format to);
 
+// Whether the node, or the constant in its slot 1 (an order, a shape), waits for more than what the
+// node reads, or for an op with an effect.
+bool WaitsForOthers(const GraphView& view, int node);
+
 // Whether the node is a Transpose to `to` (or, of a vector with one entry for each axis, a
-// DataFormatVecPermute) with a constant permutation and without control inputs.
+// DataFormatVecPermute) with a constant permutation that waits for nothing that has an effect.
 bool IsConversion(const GraphView& view, int node, bool of_vector, Format to, int rank);
 
 }  // namespace nv_norms

@@ -27,12 +27,18 @@ bool IsLayoutTranspose(const GraphView& view, int node) {
   return false;
 }
 
-// The data inputs and outputs that a norm's format is about.
-bool StandsBesideTranspose(const GraphView& view, int norm) {
-  if (IsLayoutTranspose(view, view.inputs(norm)[0].node)) return true;
+// Whether the norm, in the format `now`, has a Transpose from the other one or to it beside it.
+bool StandsBesideTranspose(const GraphView& view, int norm, Format now) {
+  const auto converts = [&](int node, Format to) {
+    for (int rank = kMinRank; rank <= kMaxRank; ++rank) {
+      if (IsConversion(view, node, /*of_vector=*/false, to, rank)) return true;
+    }
+    return false;
+  };
   const auto readers = view.consumers({norm, 0});
-  return std::any_of(readers.begin(), readers.end(),
-                     [&](const Consumer& c) { return IsLayoutTranspose(view, c.node); });
+  return converts(view.inputs(norm)[0].node, now) ||
+         std::any_of(readers.begin(), readers.end(),
+                     [&](const Consumer& c) { return converts(c.node, Other(now)); });
 }
 
 class Pass {
@@ -54,7 +60,7 @@ class Pass {
     }
     bool changed = false;
     for (int norm : norms)
-      changed = ReadParametersDirectly(view_, *shapes_, norm, keep_) || changed;
+      changed = BypassParameterTransposes(view_, *shapes_, norm, keep_) || changed;
     for (int norm : norms) {
       if (seen_.count(norm) == 0) changed = ImproveAround(norm) || changed;
     }
@@ -65,9 +71,8 @@ class Pass {
   bool ImproveAround(int norm) {
     Region region;
     const Reason reason = Around(norm, &region);
-    for (const Member& member : region.members) seen_.insert(member.node);
     if (reason != Reason::kNone) {
-      if (StandsBesideTranspose(*view_, norm)) Refuse(norm, reason);
+      Refuse(norm, reason);
       return false;
     }
     const Assignment assignment = Assign(region);
@@ -106,32 +111,31 @@ class Pass {
     return true;
   }
 
-  // The region around a norm, or why there is none. What format a layer norm runs in shows only by
-  // the Transposes around it.
-  Reason Around(int norm, Region* region) const {
+  // The region around a norm; or, if there is none, why the Transposes beside it must stay. What
+  // format a layer norm runs in shows only by the Transposes around it.
+  Reason Around(int norm, Region* region) {
     const TensorInfo& x = shapes_->Get(view_->inputs(norm)[0]);
-    if (!x.rank_known) return Reason::kUnknownRank;
     const int rank = static_cast<int>(x.dims.size());
-    if (rank < kMinRank || rank > kMaxRank) return Reason::kNotFree;
-    if (keep_(norm)) return Reason::kPreserved;
+    if (x.rank_known && (rank < kMinRank || rank > kMaxRank)) return Reason::kNone;
     Reason reason = Reason::kNone;
-    bool found = false;
     for (Format now : {Format::kLast, Format::kFirst}) {
-      Rule rule;
-      const Reason why_not = FindRule(*view_, *shapes_, norm, 0, now, rank, &rule);
-      if (why_not != Reason::kNone) {
-        reason = why_not;
-        continue;
+      Reason why_not = keep_(norm) ? Reason::kPreserved : Reason::kUnknownRank;
+      if (x.rank_known && !keep_(norm)) {
+        Rule rule;
+        why_not = FindRule(*view_, *shapes_, norm, 0, now, rank, &rule);
       }
-      Region candidate = FindRegion(*view_, *shapes_, keep_, norm, now);
-      if (candidate.contradictory) {
-        reason = Reason::kMixedLayouts;
-      } else if (!found || Conversions(candidate) > Conversions(*region)) {
-        found = true;
-        *region = std::move(candidate);
+      if (why_not == Reason::kNone) {
+        Region candidate = FindRegion(*view_, *shapes_, keep_, norm, now);
+        for (const Member& member : candidate.members) seen_.insert(member.node);
+        if (candidate.contradictory) {
+          why_not = Reason::kMixedLayouts;
+        } else if (Conversions(candidate) > Conversions(*region)) {
+          *region = std::move(candidate);
+        }
       }
+      if (why_not != Reason::kNone && StandsBesideTranspose(*view_, norm, now)) reason = why_not;
     }
-    return found ? Reason::kNone : reason;
+    return region->members.empty() ? reason : Reason::kNone;
   }
 
   static size_t Conversions(const Region& region) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "plugin/edit_steps.h"
+#include "plugin/layout/format.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 
 namespace nv_norms {
@@ -16,36 +17,70 @@ bool HasOneLongAxis(const TensorInfo& info) {
 }
 
 bool MovesNothing(const GraphView& view, const Shapes& shapes, int node) {
-  if (!view.control_inputs(node).empty()) return false;
+  if (WaitsForOthers(view, node)) return false;
   if (view.op(node) == "Reshape") return true;
   return view.op(node) == "Transpose" && HasOneLongAxis(shapes.Get(view.inputs(node)[0]));
 }
 
-}  // namespace
+bool IsOrderKeepingTranspose(const GraphView& view, const Shapes& shapes, int node) {
+  return view.op(node) == "Transpose" && MovesNothing(view, shapes, node);
+}
 
-bool ReadParametersDirectly(GraphView* view, const Shapes& shapes, int norm,
-                            const std::function<bool(int)>& keep) {
-  const bool gradient = view->def(norm).attr().count("num_dx") > 0;
-  const int first = gradient ? 2 : 1;
+void SetInput(GraphView* view, int node, int slot, TensorId tensor) {
+  const tensorflow::NodeDef def = view->def(node);
+  std::vector<TensorId> inputs = view->inputs(node);
+  inputs[slot] = tensor;
+  view->ReplaceNode(node, def, inputs, view->control_inputs(node));
+}
+
+// gamma and beta.
+void BypassBefore(GraphView* view, const Shapes& shapes, int norm, std::vector<int>* unread) {
+  const int first = view->def(norm).attr().count("num_dx") > 0 ? 2 : 1;
   const int64_t count = view->GetInt(norm, "num_scale", 0) + view->GetInt(norm, "num_offset", 0);
-  std::vector<TensorId> inputs = view->inputs(norm);
-  std::vector<int> unread;
   for (int slot = first; slot < first + count; ++slot) {
-    TensorId tensor = inputs[slot];
+    TensorId tensor = view->inputs(norm)[slot];
     bool transposed = false;
     while (MovesNothing(*view, shapes, tensor.node)) {
       transposed = transposed || view->op(tensor.node) == "Transpose";
       tensor = view->inputs(tensor.node)[0];
     }
     if (!transposed) continue;
-    unread.push_back(inputs[slot].node);
-    inputs[slot] = tensor;
+    unread->push_back(view->inputs(norm)[slot].node);
+    SetInput(view, norm, slot, tensor);
   }
-  if (unread.empty()) return false;
-  const tensorflow::NodeDef def = view->def(norm);
-  view->ReplaceNode(norm, def, inputs, view->control_inputs(norm));
+}
+
+// Their gradients: Grad -> Reshape or Identity -> Transpose -> Reshape.
+void BypassBehind(GraphView* view, const Shapes& shapes, int norm,
+                  const std::function<bool(int)>& keep, std::vector<int>* unread) {
+  std::vector<int> transposes;
+  for (const Consumer& c : view->consumers(norm)) {
+    if (c.port == 0 || (view->op(c.node) != "Reshape" && view->op(c.node) != "Identity")) continue;
+    for (const Consumer& t : view->consumers(c.node)) {
+      if (t.slot == 0 && IsOrderKeepingTranspose(*view, shapes, t.node) && !keep(t.node)) {
+        transposes.push_back(t.node);
+      }
+    }
+  }
+  for (int transpose : transposes) {
+    const std::vector<Consumer> readers = view->consumers(transpose);
+    for (const Consumer& reader : readers) {
+      if (view->op(reader.node) != "Reshape" || reader.slot != 0) continue;
+      SetInput(view, reader.node, 0, view->inputs(transpose)[0]);
+      unread->push_back(transpose);
+    }
+  }
+}
+
+}  // namespace
+
+bool BypassParameterTransposes(GraphView* view, const Shapes& shapes, int norm,
+                               const std::function<bool(int)>& keep) {
+  std::vector<int> unread;
+  BypassBefore(view, shapes, norm, &unread);
+  BypassBehind(view, shapes, norm, keep, &unread);
   RemoveUnread(view, unread, keep);
-  return true;
+  return !unread.empty();
 }
 
 }  // namespace nv_norms

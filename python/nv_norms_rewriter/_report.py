@@ -143,9 +143,7 @@ class Report(Sequence[Record]):
         table.add_column("", overflow="fold", max_width=32)
         for r in self:
             verdict = (
-                Text(_verdict(r), "green")
-                if r.fused
-                else Text(f"{r.reason}: {r.detail}", "yellow")
+                Text(_verdict(r), "green") if r.fused else Text(f"{r.reason}: {r.detail}", "yellow")
             )
             table.add_row(
                 f"{r.kind} {r.direction}".strip(),

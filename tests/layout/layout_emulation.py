@@ -1,4 +1,4 @@
-"""What TensorFlow makes of a model on a GPU, on a machine that has none: Grappler with a virtual GPU.
+"""What TensorFlow makes of a model on a GPU, on a machine without: Grappler with a virtual GPU.
 
 The passes that do not need a kernel run as they would there, the layout pass among them. The graph
 that comes out holds convolutions in NCHW, which no CPU runs, so run() replaces each by its twin in
@@ -138,9 +138,7 @@ def transposes(graph: GraphDef, at_least: int = 0) -> int:
     with imported.as_default():
         tf.graph_util.import_graph_def(_without_stale_shapes(graph), name="")
     found = [op for op in imported.get_operations() if op.type == "Transpose"]
-    sizes = [
-        np.prod([size or 1 for size in (op.inputs[0].shape.as_list() or [1])]) for op in found
-    ]
+    sizes = [np.prod([size or 1 for size in (op.inputs[0].shape.as_list() or [1])]) for op in found]
     return sum(size >= at_least for size in sizes)
 
 

@@ -1,0 +1,143 @@
+"""Whole models as the layout pass leaves them: after ours, the Transposes of the net without norms.
+
+The layout pass runs here with a virtual GPU (layout_emulation.py); numbers are compared with
+TensorFlow's own graph, with the convolutions run channels last on the CPU.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+from layout_emulation import optimize, run, trace, training_step, transposes
+
+import nv_norms_rewriter
+
+CORPUS = Path(__file__).parent.parent / "corpus" / "captured"
+LARGE = 512  # elements: more than any parameter here, fewer than any activation
+
+
+def convolutional(norm, activation, spatial: int, batch, blocks: int = 2) -> keras.Model:
+    """Conv, norm, activation, blocks times; global pooling; Dense."""
+    conv = layers.Conv2D if spatial == 2 else layers.Conv3D
+    pool = layers.GlobalAveragePooling2D if spatial == 2 else layers.GlobalAveragePooling3D
+    x = image = keras.Input((*[6] * spatial, 4), batch_size=batch)
+    for _ in range(blocks):
+        x = conv(8, 3, padding="same")(x)
+        if norm is not None:
+            x = norm()(x)
+        x = activation()(x)
+    return keras.Model(image, layers.Dense(3)(pool()(conv(8, 3, padding="same")(x))))
+
+
+def residual(norm, activation, spatial: int, batch) -> keras.Model:
+    """Norm first, activation, conv, twice, beside the identity; pooling; Dense."""
+    conv = layers.Conv2D if spatial == 2 else layers.Conv3D
+    x = image = keras.Input((*[6] * spatial, 4), batch_size=batch)
+    x = conv(8, 3, padding="same")(x)
+    for _ in range(2):
+        y = x
+        for _ in range(2):
+            if norm is not None:
+                y = norm()(y)
+            y = conv(8, 3, padding="same")(activation()(y))
+        x = layers.Add()([x, y])
+    pool = layers.GlobalAveragePooling2D if spatial == 2 else layers.GlobalAveragePooling3D
+    return keras.Model(image, layers.Dense(3)(pool()(x)))
+
+
+NORMS = {
+    "instance": lambda: layers.GroupNormalization(groups=-1),
+    "group": lambda: layers.GroupNormalization(groups=4),
+    "layer": layers.LayerNormalization,
+    "rms": layers.RMSNormalization,
+}
+ACTIVATIONS = {
+    "relu": layers.ReLU,
+    "leaky_relu": layers.LeakyReLU,
+    "silu": lambda: layers.Activation("silu"),
+    "gelu": lambda: layers.Activation("gelu"),
+}
+CASES = [
+    (convolutional, "instance", "relu", 2, 3),
+    (convolutional, "group", "silu", 2, None),
+    (convolutional, "layer", "gelu", 2, 3),
+    (convolutional, "rms", "leaky_relu", 2, 3),
+    (convolutional, "group", "gelu", 3, 3),
+    (convolutional, "layer", "relu", 3, None),
+    (residual, "group", "silu", 2, 3),
+    (residual, "layer", "relu", 2, None),
+    (residual, "instance", "relu", 3, 3),
+]
+
+
+def assert_close(stock, fused, tolerance: float) -> None:
+    """Gradients relative to the largest: that of a bias before a norm is 0 but for rounding."""
+    scale = max(np.abs(value).max() for value in stock)
+    for a, b in zip(stock, fused, strict=True):
+        np.testing.assert_allclose(b / scale, a / scale, atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize(("build", "norm", "activation", "spatial", "batch"), CASES)
+def test_norms_cost_no_transposes(build, norm, activation, spatial, batch):
+    keras.utils.set_random_seed(0)
+    shape = [batch, *[6] * spatial, 4]
+    counts = []
+    for kind in (NORMS[norm], None):
+        model = build(kind, ACTIVATIONS[activation], spatial, batch)
+        graph, fetches = trace(training_step(model), [shape])
+        counts.append(optimize(graph, fetches) if kind else optimize(graph, fetches)[0])
+        if kind:
+            names = fetches
+    (stock, fused, report), without = counts
+    assert transposes(fused) <= transposes(stock)
+    assert transposes(fused, LARGE) <= transposes(without, LARGE), report
+    assert_close(run(stock, names), run(fused, names), 3e-5)
+    again, report = nv_norms_rewriter.rewrite(fused, fetches=names)
+    assert again == fused and not report.fused
+
+
+def test_mixed_precision_channels_first():
+    """The other way round: float16 convolutions go from NCHW to NHWC."""
+    keras.utils.set_random_seed(0)
+    policy = keras.mixed_precision.global_policy()
+    counts = []
+    for kind in (lambda: layers.GroupNormalization(groups=4, axis=1), None):
+        keras.mixed_precision.set_global_policy("mixed_float16")
+        try:
+            x = image = keras.Input((4, 6, 6), batch_size=2)
+            for _ in range(2):
+                x = layers.Conv2D(8, 3, padding="same", data_format="channels_first")(x)
+                x = layers.ReLU()(kind()(x) if kind else x)
+            model = keras.Model(image, layers.GlobalAveragePooling2D("channels_first")(x))
+        finally:
+            keras.mixed_precision.set_global_policy(policy)
+        graph, fetches = trace(training_step(model), [[2, 4, 6, 6]])
+        counts.append((*optimize(graph, fetches), fetches))
+    (stock, fused, report, names), without = counts[0], counts[1][0]
+    assert transposes(fused, 250) < transposes(stock, 250)
+    assert transposes(fused, 250) <= transposes(without, 250), report
+    assert_close(
+        [value.astype(np.float32) for value in run(stock, names)],
+        [value.astype(np.float32) for value in run(fused, names)],
+        1e-2,
+    )
+
+
+@pytest.mark.parametrize(("iteration", "before", "after"), [(0, 17, 4), (1, 10, 3)])
+def test_captured_on_an_h200(iteration, before, after):
+    """What is left: the image (twice in iteration 0), and what the last norm's Flatten reads and
+    gives, which is in NHWC."""
+    path = CORPUS / f"h200_convnet_train_{iteration}.pb"
+    graph = tf.compat.v1.GraphDef.FromString(path.read_bytes())
+    fetches = [node.name for node in graph.node if node.op == "_Retval"]
+    rewritten, report = nv_norms_rewriter.rewrite(graph, fetches=fetches)
+    assert sum(node.op == "Transpose" for node in graph.node) == before
+    assert sum(node.op == "Transpose" for node in rewritten.node) == after
+    assert any(record.kind == "layout" and record.fused for record in report)
+    again, report = nv_norms_rewriter.rewrite(rewritten, fetches=fetches)
+    assert not report.fused and again == rewritten
