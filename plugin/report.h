@@ -8,8 +8,9 @@
 
 namespace nv_norms {
 
-// One normalization that was found, fused or not; or, of the kind "layout", a change of layout: inputs
-// are the Transposes that it removed, outputs the normalizations that it brought into another layout.
+// One normalization that was found, fused or not; or, of the kind "layout", a change of layout:
+// inputs are the Transposes that it removed, outputs the normalizations that it brought into
+// another layout.
 struct Record {
   std::string kind;
   std::string direction = "forward";
