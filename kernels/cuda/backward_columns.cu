@@ -1,6 +1,7 @@
 // Kernels: sums of each channel of each slab; the terms of each statistic; dgamma and dbeta; dx. x
 // and dy are read twice.
 #include "kernels/cuda/columns.cuh"
+#include "kernels/cuda/columns_sums.cuh"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/reduce.cuh"
 
@@ -10,13 +11,6 @@ namespace {
 
 constexpr int kFinishColumns = 32;
 constexpr int kFinishRows = 8;
-
-// Of a channel of a slab, e = x - mean: of dy and dy * e, times gamma where it varies along s.
-struct ChannelSums {
-  double e;
-  double dy;
-  double dy_e;
-};
 
 template <typename A, int VEC>
 __global__ void __launch_bounds__(kColumnThreads)
@@ -190,6 +184,15 @@ __global__ void __launch_bounds__(kColumnThreads)
   }
 }
 
+template <typename A>
+Status LaunchParams(const ColumnShape& shape, DType type, const ChannelSums* partials,
+                    const GradientTerms<A>* terms, const BackwardBuffers& buffers, void* stream) {
+  return LaunchKernel("parameter gradients of columns", ParamsKernel<A>,
+                      static_cast<unsigned>(CeilDiv(shape.channels, kFinishColumns)),
+                      dim3(kFinishColumns, kFinishRows), 0, 1, stream, shape, type, buffers.dgamma,
+                      buffers.dbeta, partials, terms);
+}
+
 int64_t PartialsBytes(const BackwardPlan& plan) {
   const ColumnLayout& layout = plan.problem.geometry.columns;
   return Align16(layout.n * plan.slabs.count * layout.channels() * sizeof(ChannelSums));
@@ -221,11 +224,7 @@ Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, void* 
   }
   if (buffers.dgamma == nullptr && buffers.dbeta == nullptr) return Status();
   if (layout.s_stride != 0) return LaunchParamGradients(plan, buffers, terms, stream);
-  return LaunchKernel("parameter gradients of columns", ParamsKernel<A>,
-                      static_cast<unsigned>(CeilDiv(layout.channels(), kFinishColumns)),
-                      dim3(kFinishColumns, kFinishRows), 0, 1, stream, shape, problem.dparam,
-                      buffers.dgamma, buffers.dbeta, static_cast<const ChannelSums*>(partials),
-                      static_cast<const GradientTerms<A>*>(terms));
+  return LaunchParams<A>(shape, problem.dparam, partials, terms, buffers, stream);
 }
 
 }  // namespace
@@ -241,11 +240,24 @@ void PlanBackwardColumns(BackwardPlan* plan) {
     return;
   }
   plan->workspace = PartialsBytes(*plan) + Align16(TermsBytes(plan->problem));
+  PlanBackwardColumnsResident(plan);
+}
+
+Status LaunchColumnParams(const ColumnLayout& layout, DType type, int64_t slabs,
+                          const ChannelSums* sums, const GradientTerms<float>* terms,
+                          const BackwardBuffers& buffers, void* stream) {
+  const Slabs cut = {CeilDiv(layout.s, slabs), slabs};
+  const ColumnShape shape = ColumnShape::Of(layout, cut, ColumnBlock(layout.channels(), 1), 1);
+  return LaunchParams<float>(shape, type, sums, terms, buffers, stream);
 }
 
 Status LaunchBackwardColumns(const BackwardPlan& plan, const BackwardBuffers& buffers,
                              void* workspace, void* stream) {
   const BackwardProblem& problem = plan.problem;
+  bool launched = false;
+  NV_NORMS_RETURN_IF_ERROR(
+      LaunchBackwardColumnsResident(plan, buffers, workspace, stream, &launched));
+  if (launched) return Status();
   const bool vectors = problem.geometry.columns.channels() % kColumnVector == 0 &&
                        VectorAligned(buffers.x, problem.x, kColumnVector) &&
                        VectorAligned(buffers.dy, problem.dy, kColumnVector) &&

@@ -201,11 +201,16 @@ void PlanForwardColumns(ForwardPlan* plan) {
   }
   plan->workspace = PartialsBytes(*plan) +
                     Align16(geometry.statistics * 3 * SizeOfNumber(plan->problem.in_double()));
+  PlanForwardColumnsResident(plan);
 }
 
 Status LaunchForwardColumns(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,
                             void* stream) {
   const ForwardProblem& problem = plan.problem;
+  bool launched = false;
+  NV_NORMS_RETURN_IF_ERROR(
+      LaunchForwardColumnsResident(plan, buffers, workspace, stream, &launched));
+  if (launched) return Status();
   const bool vectors = problem.geometry.columns.channels() % kColumnVector == 0 &&
                        VectorAligned(buffers.x, problem.x, kColumnVector) &&
                        VectorAligned(buffers.y, problem.y, kColumnVector);

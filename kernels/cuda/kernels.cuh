@@ -56,6 +56,14 @@ constexpr int kStagedColumns = 16;  // whose sums a thread of the staged gradien
 void PlanForwardColumns(ForwardPlan* plan);
 Status LaunchForwardColumns(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,
                             void* stream);
+// Columns that stay on the chip. After the plan above, which they fall back on: *launched says
+// whether alignment and the device allowed them.
+void PlanForwardColumnsResident(ForwardPlan* plan);
+Status LaunchForwardColumnsResident(const ForwardPlan& plan, const ForwardBuffers& buffers,
+                                    void* workspace, void* stream, bool* launched);
+void PlanBackwardColumnsResident(BackwardPlan* plan);
+Status LaunchBackwardColumnsResident(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                                     void* workspace, void* stream, bool* launched);
 void PlanBackwardColumns(BackwardPlan* plan);
 Status LaunchBackwardColumns(const BackwardPlan& plan, const BackwardBuffers& buffers,
                              void* workspace, void* stream);

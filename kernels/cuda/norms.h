@@ -38,12 +38,31 @@ struct Slabs {
   int64_t count = 1;
 };
 
+// How the blocks of a group wait for each other.
+enum class GroupSync { kNone, kCluster, kCooperative };
+
+// How a resident column kernel cuts x: `vectors` columns of 16 bytes of a sample to a group of
+// `blocks`, with so many tiles of rows in shared memory.
+struct StripTile {
+  int fold = 0;  // rows that are taken as one; 0: these kernels do not suit
+  int vectors = 0;
+  int blocks = 1;
+  int groups = 1;
+  int slots = 0;
+  int kept = 0;    // of the slots keep their tile where there are more tiles than slots
+  int recent = 0;  // tiles that a second reading may find in the L2 cache
+  GroupSync sync = GroupSync::kNone;
+  bool streaming = false;
+  int64_t shared = 0;  // bytes
+};
+
 struct ForwardPlan {
   ForwardProblem problem;
   Device device;
   Kernel kernel = Kernel::kNothing;
   RowTile tile;
   Slabs slabs;
+  StripTile strips;
   int64_t workspace = 0;  // bytes, aligned to 16
 };
 
@@ -55,6 +74,7 @@ struct BackwardPlan {
   Kernel kernel = Kernel::kNothing;
   RowTile tile;
   Slabs slabs;
+  StripTile strips;
   int64_t partials = 0;   // blocks that keep sums of parameter gradients of their own
   int64_t workspace = 0;  // bytes, aligned to 16
 };

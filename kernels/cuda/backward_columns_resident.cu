@@ -1,0 +1,423 @@
+// Gradients of forward_columns_resident.cu's norms: x and dy are read once where a strip of both
+// fits into the shared memory of a group of blocks. See columns_resident.cuh.
+#include "kernels/cuda/columns_exchange.cuh"
+#include "kernels/cuda/columns_launch.cuh"
+#include "kernels/cuda/columns_sums.cuh"
+#include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/reduce.cuh"
+
+namespace nv_norms {
+namespace cuda {
+namespace {
+
+constexpr int kNumbers = 3;  // of a column, e = x - mean: sums of e, dy and dy * e
+
+// Where things are in shared memory, after the tiles.
+struct Scratch {
+  float* entries;  // [entries, columns, 3]
+  double* sums;    // [readers, columns, 3]
+  float* gammas;   // [columns]
+  float* means;    // [2, columns], as the forward pass stored them: of every other unit
+  float* rstds;    // [stats]
+  GradientTerms<float>* stats;
+
+  __device__ __forceinline__ Scratch(const StripShape& shape, void* at) {
+    char* to = static_cast<char*>(at);
+    entries = reinterpret_cast<float*>(to);
+    to += (4 * shape.entries * (shape.columns * kNumbers + 1) + 15) / 16 * 16;
+    sums = reinterpret_cast<double*>(to);
+    to += 8 * shape.readers * shape.columns * kNumbers;
+    gammas = reinterpret_cast<float*>(to);
+    means = gammas + shape.columns;
+    rstds = means + 2 * shape.columns;
+    to += (4 * kColumnNumbers * shape.columns + 15) / 16 * 16;
+    stats = reinterpret_cast<GradientTerms<float>*>(to);
+  }
+};
+
+struct PlainSums {
+  __device__ __forceinline__ static void Encode(const double (&sums)[kNumbers], double,
+                                                float (&to)[kNumbers]) {
+#pragma unroll
+    for (int k = 0; k < kNumbers; ++k) to[k] = static_cast<float>(sums[k]);
+  }
+  __device__ __forceinline__ static void Add(const float (&from)[kNumbers], double,
+                                             double (&sums)[kNumbers]) {
+#pragma unroll
+    for (int k = 0; k < kNumbers; ++k) sums[k] += from[k];
+  }
+};
+
+// Where a block's part of the gradient of the parameters goes, for another kernel to add up.
+struct Outputs {
+  ChannelSums* sums;            // [n, channels]
+  GradientTerms<float>* terms;  // [statistics]
+};
+
+// With every column's sums over the group in scratch.sums.
+__device__ __forceinline__ void TermsOfColumns(const StripShape& shape, Formula formula,
+                                               const Scratch& scratch, const float* means,
+                                               int64_t first_stat, GradientTerms<float>* store) {
+  const int members = shape.members();
+  const int lanes = members == 1 ? 1 : 32;
+  const int lane = threadIdx.x % lanes;
+  const double count = static_cast<double>(shape.rows) * members;
+#pragma unroll 1
+  for (int g = threadIdx.x / lanes; g < shape.stats(); g += kResidentThreads / lanes) {
+    double sums[3] = {0, 0, 0};
+#pragma unroll 1
+    for (int m = lane; m < members; m += lanes) {
+      const int column = m / shape.depth * shape.channels + g * shape.depth + m % shape.depth;
+      const double gamma = scratch.gammas[column];
+      sums[0] += scratch.sums[3 * column];
+      sums[1] += gamma * scratch.sums[3 * column + 1];
+      sums[2] += gamma * scratch.sums[3 * column + 2];
+    }
+    if (members > 1) WarpSum(sums, 32);
+    if (lane != 0) continue;
+    scratch.stats[g] = TermsOf<float, double>(formula, means[g * shape.depth], scratch.rstds[g],
+                                              sums[0], sums[1], sums[2], count);
+    if (store != nullptr) store[first_stat + g] = scratch.stats[g];
+  }
+}
+
+#if __CUDA_ARCH__ >= 800
+
+template <typename X, bool SAME>
+struct BackwardBody {
+  static constexpr int kVec = kVectorBytes / sizeof(X);
+  static constexpr int kItems = TileItems(2);
+
+  // What one thread has of a column until all need it.
+  struct Column {
+    float gamma;
+    float next_mean;
+    float rstd;  // of statistic c
+  };
+
+  const StripShape& shape;
+  const StripPlace& place;
+  const BackwardProblem& problem;
+  const BackwardBuffers& buffers;
+  Outputs outputs;
+  Scratch scratch;
+  GroupExchange<kNumbers, PlainSums> exchange;
+  int64_t out;   // the thread's first element of the unit
+  int step;      // elements
+  int half = 0;  // of the means
+  Column column;
+  float high[kVec];  // the stored mean
+  float e_sum[kVec];
+  float dy_sum[kVec];
+  float dy_e_sum[kVec];
+  // dx = dy * scale - (x - high) * slope + shift
+  float scale[kVec];
+  float slope[kVec];
+  float shift[kVec];
+
+  __device__ __forceinline__ BackwardBody(const StripShape& shape, const StripPlace& place,
+                                          const BackwardProblem& problem,
+                                          const BackwardBuffers& buffers, const Outputs& outputs,
+                                          void* shared, void* workspace)
+      : shape(shape),
+        place(place),
+        problem(problem),
+        buffers(buffers),
+        outputs(outputs),
+        scratch(shape, shared),
+        exchange(shape, place, workspace) {
+    step = shape.row_step * shape.width * kVec;
+  }
+
+  __device__ __forceinline__ static float Get(const uint32_t (&words)[4], int v) {
+    return To<float>::Of(Word<X>::Get(words, v));
+  }
+
+  __device__ __forceinline__ int64_t FirstStat(const StripUnit& at) const {
+    return at.n * shape.norm_groups + static_cast<int64_t>(at.strip) * shape.stats();
+  }
+
+  __device__ __forceinline__ float LoadMean(int unit, int c) const {
+    if (buffers.mean == nullptr || unit >= shape.units) return 0;
+    return static_cast<const float*>(
+        buffers.mean)[FirstStat(StripUnit(shape, unit)) + StatOf(shape, c)];
+  }
+
+  __device__ __forceinline__ Column LoadColumn(int unit, int c) const {
+    const StripUnit at(shape, unit);
+    Column out = {1, LoadMean(unit + shape.groups, c), 0};
+    if (shape.s_stride == 0) {
+      const int64_t param = shape.ParamOf(ChannelOf(shape, at.strip, c));
+      out.gamma = ParamOr<float>(problem.param, buffers.gamma, param, 1);
+    }
+    if (c < shape.stats()) {
+      out.rstd = static_cast<const float*>(buffers.rstd)[FirstStat(at) + c];
+    }
+    return out;
+  }
+
+  __device__ __forceinline__ float* Means(int half) const {
+    return scratch.means + half * shape.columns;
+  }
+
+  __device__ __forceinline__ void PutColumns(int unit) const {
+    Column put = column;
+#pragma unroll 1
+    for (int c = threadIdx.x; c < shape.columns; c += kResidentThreads) {
+      if (c >= kResidentThreads) put = LoadColumn(unit, c);
+      scratch.gammas[c] = put.gamma;
+      Means(half ^ 1)[c] = put.next_mean;
+      if (c < shape.stats()) scratch.rstds[c] = put.rstd;
+    }
+  }
+
+  __device__ __forceinline__ void Sync() {
+    exchange.Clear();
+#pragma unroll 1
+    for (int c = threadIdx.x; c < shape.columns; c += kResidentThreads) {
+      Means(0)[c] = LoadMean(place.group, c);
+    }
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ void Begin(int unit) {
+    if (threadIdx.x < shape.columns) column = LoadColumn(unit, threadIdx.x);
+#pragma unroll
+    for (int v = 0; v < kVec; ++v) {
+      e_sum[v] = dy_sum[v] = dy_e_sum[v] = 0;
+      high[v] = place.active ? Means(half)[place.vector * kVec + v] : 0.0f;
+    }
+    out = (StripUnit(shape, unit).Base(shape) +
+           static_cast<int64_t>(place.begin + place.row) * shape.width + place.vector) *
+          kVec;
+  }
+
+  __device__ __forceinline__ float RowGamma(int item) const {
+    const int64_t row = place.begin + place.row + item * shape.row_step;
+    return ParamOr<float>(problem.param, buffers.gamma, row * shape.s_stride, 1);
+  }
+
+  // Item j of a tile.
+  __device__ __forceinline__ void Take(const uint4* from, int j, int item, float (&e)[kVec],
+                                       float (&w)[kVec]) const {
+    uint32_t x[4];
+    uint32_t dy[4];
+    Chunk<16>::Split(from[2 * j * kResidentThreads], x);
+    Chunk<16>::Split(from[(2 * j + 1) * kResidentThreads], dy);
+#pragma unroll
+    for (int v = 0; v < kVec; ++v) {
+      e[v] = Get(x, v) - high[v];
+      w[v] = Get(dy, v);
+    }
+    if (shape.s_stride == 0) return;
+    const float gamma = RowGamma(item);
+#pragma unroll
+    for (int v = 0; v < kVec; ++v) w[v] *= gamma;
+  }
+
+  template <bool FULL>
+  __device__ __forceinline__ void Sum(const uint4* from, int tile, int items) {
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+      if (!FULL && j >= items) break;
+      float e[kVec];
+      float w[kVec];
+      Take(from, j, tile * kItems + j, e, w);
+#pragma unroll
+      for (int v = 0; v < kVec; ++v) {
+        e_sum[v] += e[v];
+        dy_sum[v] += w[v];
+        dy_e_sum[v] += w[v] * e[v];
+      }
+    }
+  }
+
+  __device__ __forceinline__ void PutEntries() {
+    if (shape.merge_lanes) {
+#pragma unroll 1
+      for (int lanes = shape.vectors; lanes < 32; lanes *= 2) {
+#pragma unroll
+        for (int v = 0; v < kVec; ++v) {
+          e_sum[v] += __shfl_xor_sync(0xffffffffu, e_sum[v], lanes);
+          dy_sum[v] += __shfl_xor_sync(0xffffffffu, dy_sum[v], lanes);
+          dy_e_sum[v] += __shfl_xor_sync(0xffffffffu, dy_e_sum[v], lanes);
+        }
+      }
+    }
+    const int entry = shape.merge_lanes ? threadIdx.x / 32 : place.row;
+    if (shape.merge_lanes ? threadIdx.x % 32 < shape.vectors : place.active) {
+      float* to = scratch.entries + (entry * shape.columns + place.vector * kVec) * kNumbers;
+#pragma unroll
+      for (int v = 0; v < kVec; ++v) {
+        to[kNumbers * v] = e_sum[v];
+        to[kNumbers * v + 1] = dy_sum[v];
+        to[kNumbers * v + 2] = dy_e_sum[v];
+      }
+    }
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ void Exchange(int unit) {
+    PutColumns(unit);
+    PutEntries();
+    ColumnSums<kNumbers>(shape, shape.entries, scratch.sums,
+                         [&](int reader, int count, int column, double (&sums)[kNumbers]) {
+#pragma unroll 1
+                           for (int row = reader; row < count; row += shape.readers) {
+                             const float* at =
+                                 scratch.entries + (row * shape.columns + column) * kNumbers;
+#pragma unroll
+                             for (int k = 0; k < kNumbers; ++k) sums[k] += at[k];
+                           }
+                         });
+    if (shape.blocks > 1) exchange.Send(scratch.sums);
+    if (shape.blocks > 1) exchange.Receive(scratch.sums);
+    __syncthreads();
+    const StripUnit at(shape, unit);
+    TermsOfColumns(shape, problem.formula, scratch, Means(half), FirstStat(at),
+                   place.rank == 0 ? outputs.terms : nullptr);
+    if (place.rank == 0 && outputs.sums != nullptr) StoreChannels(at);
+    __syncthreads();
+    TakeTerms();
+    half ^= 1;
+  }
+
+  // Every channel's sums: over its columns, where several rows are taken as one.
+  __device__ __forceinline__ void StoreChannels(const StripUnit& at) const {
+    ChannelSums* to = outputs.sums + at.n * shape.channels;
+#pragma unroll 1
+    for (int c = threadIdx.x; c < shape.columns / shape.fold; c += kResidentThreads) {
+      ChannelSums sums = {0, 0, 0};
+#pragma unroll 1
+      for (int column = c; column < shape.columns; column += shape.columns / shape.fold) {
+        sums.e += scratch.sums[kNumbers * column];
+        sums.dy += scratch.sums[kNumbers * column + 1];
+        sums.dy_e += scratch.sums[kNumbers * column + 2];
+      }
+      to[ChannelOf(shape, at.strip, c)] = sums;
+    }
+  }
+
+  __device__ __forceinline__ void TakeTerms() {
+    if (!place.active) return;
+#pragma unroll
+    for (int v = 0; v < kVec; ++v) {
+      const int column = place.vector * kVec + v;
+      const GradientTerms<float> terms = scratch.stats[StatOf(shape, column)];
+      scale[v] = terms.rstd * scratch.gammas[column];
+      slope[v] = terms.rstd * terms.slope;
+      shift[v] = terms.low * slope[v] - terms.rstd * terms.w_mean;
+    }
+  }
+
+  template <bool FULL>
+  __device__ __forceinline__ void Apply(const uint4* from, int tile, int items) {
+    int64_t to = out + static_cast<int64_t>(tile) * (kItems * step);
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+      if (!FULL && j >= items) break;
+      float e[kVec];
+      float dx[kVec];
+      Take(from, j, tile * kItems + j, e, dx);
+#pragma unroll
+      for (int v = 0; v < kVec; ++v) dx[v] = dx[v] * scale[v] - (e[v] * slope[v] - shift[v]);
+      StoreStrip<X, SAME>(problem.dx, buffers.dx, to, dx, shape.small_output);
+      to += step;
+    }
+  }
+};
+
+#endif  // __CUDA_ARCH__ >= 800
+
+template <typename X, bool SAME, bool STREAMING>
+__global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
+    BackwardResidentKernel(const __grid_constant__ StripShape shape,
+                           const __grid_constant__ BackwardProblem problem,
+                           const BackwardBuffers buffers, const Outputs outputs, void* workspace) {
+#if __CUDA_ARCH__ >= 800
+  extern __shared__ uint4 tiles[];
+  const StripPlace place(shape);
+  uint4* scratch = tiles + shape.slots * TileItems(2) * 2 * kResidentThreads;
+  BackwardBody<X, SAME> body(shape, place, problem, buffers, outputs, scratch, workspace);
+  const void* const tensors[2] = {buffers.x, buffers.dy};
+  Walk<2, BackwardBody<X, SAME>> walk(shape, place, tiles, tensors, body);
+  if (STREAMING) {
+    walk.Streaming();
+  } else {
+    walk.Resident();
+  }
+#endif
+}
+
+using BackwardKernel = void (*)(StripShape, BackwardProblem, BackwardBuffers, Outputs, void*);
+
+template <bool SAME, bool STREAMING>
+BackwardKernel KernelOf(DType x) {
+  switch (x) {
+    case DType::kHalf:
+      return BackwardResidentKernel<__half, SAME, STREAMING>;
+    case DType::kBfloat16:
+      return BackwardResidentKernel<__nv_bfloat16, SAME, STREAMING>;
+    case DType::kFloat:
+      return BackwardResidentKernel<float, SAME, STREAMING>;
+    case DType::kDouble:
+      break;
+  }
+  return nullptr;
+}
+
+BackwardKernel KernelFor(DType x, bool same, bool streaming) {
+  if (streaming) return same ? KernelOf<true, true>(x) : KernelOf<false, true>(x);
+  return same ? KernelOf<true, false>(x) : KernelOf<false, false>(x);
+}
+
+// Of the workspace, behind the exchange: sums of every channel of a sample, for dgamma and dbeta.
+int64_t ChannelBytes(const ColumnLayout& layout) {
+  return Align16(layout.n * layout.channels() * static_cast<int64_t>(sizeof(ChannelSums)));
+}
+
+}  // namespace
+
+void PlanBackwardColumnsResident(BackwardPlan* plan) {
+  const BackwardProblem& problem = plan->problem;
+  if (problem.in_double() || problem.dy != problem.x || !plan->want_dx) return;
+  const ColumnLayout& layout = problem.geometry.columns;
+  const int size = static_cast<int>(SizeOf(problem.x));
+  const auto kernel = [&](bool streaming) {
+    return reinterpret_cast<const void*>(KernelFor(problem.x, problem.dx == problem.x, streaming));
+  };
+  if (!CutStrips(layout, plan->device, size, 2, kNumbers, sizeof(GradientTerms<float>), kernel,
+                 &plan->strips)) {
+    return;
+  }
+  const StripShape shape = ShapeOf(layout, size, plan->strips);
+  plan->workspace =
+      std::max(plan->workspace, ExchangeBytes<kNumbers>(shape) + ChannelBytes(layout) +
+                                    Align16(TermsBytes(problem)));
+}
+
+Status LaunchBackwardColumnsResident(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                                     void* workspace, void* stream, bool* launched) {
+  const BackwardProblem& problem = plan.problem;
+  *launched = plan.strips.fold > 0 && buffers.dx != nullptr && AlignedTo(buffers.x, kVectorBytes) &&
+              AlignedTo(buffers.dy, kVectorBytes) && AlignedTo(buffers.dx, kVectorBytes);
+  if (!*launched) return Status();
+  const ColumnLayout& layout = problem.geometry.columns;
+  const StripShape shape = ShapeOf(layout, static_cast<int>(SizeOf(problem.x)), plan.strips);
+  char* behind = static_cast<char*>(workspace) + ExchangeBytes<kNumbers>(shape);
+  auto* terms = reinterpret_cast<GradientTerms<float>*>(behind + ChannelBytes(layout));
+  const bool params = buffers.dgamma != nullptr || buffers.dbeta != nullptr;
+  Outputs outputs = {nullptr, nullptr};
+  if (params) outputs.terms = terms;
+  if (params && layout.s_stride == 0) outputs.sums = reinterpret_cast<ChannelSums*>(behind);
+  NV_NORMS_RETURN_IF_ERROR(LaunchResident(
+      "normalization gradient of resident columns",
+      KernelFor(problem.x, problem.dx == problem.x, shape.streaming), shape, plan.strips.shared,
+      stream, launched, shape, problem, buffers, outputs, workspace));
+  if (!*launched || !params) return Status();
+  if (layout.s_stride != 0) return LaunchParamGradients(plan, buffers, terms, stream);
+  return LaunchColumnParams(layout, problem.dparam, 1, outputs.sums, terms, buffers, stream);
+}
+
+}  // namespace cuda
+}  // namespace nv_norms

@@ -1,0 +1,153 @@
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+
+#include "kernels/cuda/columns_strips.h"
+#include "kernels/cuda/launch.cuh"
+
+namespace nv_norms {
+namespace cuda {
+namespace {
+
+// The figures that are given beside these numbers are from one H200: benchmarks/results,
+// docs/kernels-columns.md.
+constexpr int kWindow = 3;     // tiles on their way where a unit does not fit
+constexpr int kMaxSlots = 15;  // groups of copies that a thread can tell apart
+constexpr int kMaxVectors = 256;
+constexpr int kOneHop = 2048;  // sums of a group that every block may read; not tuned yet
+// Vectors of a strip: below a line of 128 bytes it takes twice the time; two lines are 3 to 10 %
+// better than one, except where a unit is then a single block's.
+constexpr int kLine = 8;
+constexpr int kTwoLines = 16;
+constexpr int64_t kSmallOutput = 24 << 20;  // bytes; not tuned yet
+// Of the L2 cache, for what is soon read again; not tuned yet.
+constexpr int64_t kRecentBytes = 24 << 20;
+constexpr int64_t kInt = (int64_t{1} << 31) - 1;
+
+// The narrowest strip that divides a row, is made of whole groups and has at least so many vectors;
+// a whole row if there is none.
+int64_t NarrowestStrip(int64_t width, int64_t quantum, int64_t least) {
+  for (int64_t v = quantum; v <= std::min<int64_t>(width, kMaxVectors); v += quantum) {
+    if (width % v == 0 && v >= least) return v;
+  }
+  return width <= kMaxVectors ? width : 0;
+}
+
+#ifdef NV_NORMS_TUNE
+int Tuned(const char* name, int otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+#endif
+
+}  // namespace
+
+StripShape ShapeOf(const ColumnLayout& layout, int number_bytes, const StripTile& tile) {
+  StripShape out = {};
+  const int per_vector = kVectorBytes / number_bytes;
+  out.fold = tile.fold;
+  out.rows = static_cast<int>(layout.s / tile.fold);
+  out.width = static_cast<int>(layout.channels() * tile.fold / per_vector);
+  out.vectors = tile.vectors;
+  out.strips = out.width / tile.vectors;
+  out.units = static_cast<int>(layout.n * out.strips);
+  out.columns = tile.vectors * per_vector;
+  out.row_step = kResidentThreads / tile.vectors;
+  out.blocks = tile.blocks;
+  out.share = out.rows / tile.blocks;
+  out.extra = out.rows % tile.blocks;
+  out.groups = tile.groups;
+  out.slots = tile.slots;
+  out.kept = tile.kept;
+  out.recent = tile.recent;
+  out.merge_lanes = tile.vectors < 32 && (tile.vectors & (tile.vectors - 1)) == 0;
+  out.entries = out.merge_lanes ? kResidentThreads / 32 : out.row_step;
+  out.readers = std::max(1, std::min(8, kResidentThreads / out.columns));
+  out.sync = tile.sync;
+  out.streaming = tile.streaming;
+  out.two_hops = tile.blocks * out.columns > kOneHop;
+  out.small_output = layout.n * layout.s * layout.channels() * number_bytes <= kSmallOutput;
+  out.channels = static_cast<int>(layout.channels());
+  out.depth = static_cast<int>(layout.depth);
+  out.norm_groups = static_cast<int>(layout.groups);
+  out.s_stride = layout.s_stride;
+  out.group_stride = layout.group_stride;
+  out.depth_stride = layout.depth_stride;
+  return out;
+}
+
+bool CutStrips(const ColumnLayout& layout, const Device& device, int number_bytes, int tensors,
+               int numbers, int stat_bytes, const std::function<const void*(bool)>& kernel,
+               StripTile* tile) {
+  *tile = StripTile();
+  const int64_t row_bytes = layout.channels() * number_bytes;
+  const int64_t fold = kVectorBytes / std::gcd<int64_t>(row_bytes, kVectorBytes);
+  const int64_t rows = layout.s / fold;
+  const int64_t width = row_bytes * fold / kVectorBytes;
+  const int64_t group_bytes = layout.depth * number_bytes;
+  const int64_t quantum =
+      fold > 1 ? width : std::lcm<int64_t>(group_bytes, kVectorBytes) / kVectorBytes;
+  if (device.capability < 80 || layout.s % fold != 0 || (fold > 1 && layout.s_stride != 0) ||
+      quantum > kMaxVectors || width > kInt / kResidentThreads || rows > kInt ||
+      layout.n * width > kInt) {
+    return false;
+  }
+  // All units at once: the blocks exchange their sums a single time, while otherwise the memory
+  // waits for every exchange.
+  const auto blocks_for = [&](int64_t vectors) {
+    const int64_t units = layout.n * (width / vectors);
+    const int64_t tile_rows = TileItems(tensors) * (kResidentThreads / vectors);
+    const int64_t wanted = std::max<int64_t>(1, device.multiprocessors / units);
+    return std::min(wanted, CeilDiv(rows, tile_rows));
+  };
+  int64_t vectors = NarrowestStrip(width, quantum, kLine);
+  if (vectors == 0) return false;
+  if (blocks_for(vectors) > 1) vectors = NarrowestStrip(width, quantum, kTwoLines);
+#ifdef NV_NORMS_TUNE
+  if (Tuned("NV_NORMS_VECTORS", 0) < 0) return false;
+  if (Tuned("NV_NORMS_VECTORS", 0) > 0) vectors = Tuned("NV_NORMS_VECTORS", 0);
+#endif
+  StripTile out;
+  out.fold = static_cast<int>(fold);
+  out.vectors = static_cast<int>(vectors);
+  out.blocks = static_cast<int>(blocks_for(vectors));
+#ifdef NV_NORMS_TUNE
+  out.blocks = Tuned("NV_NORMS_BLOCKS", out.blocks);
+#endif
+  out.sync = out.blocks == 1 ? GroupSync::kNone : GroupSync::kCooperative;
+  const int64_t tile_rows = TileItems(tensors) * (kResidentThreads / vectors);
+  const int64_t tiles = CeilDiv(CeilDiv(rows, out.blocks), tile_rows);
+  const int64_t scratch = ScratchBytes(ShapeOf(layout, number_bytes, out), numbers, stat_bytes);
+  const int64_t room =
+      std::min<int64_t>(kMaxSlots, (device.shared_bytes - scratch) / TileBytes(tensors));
+  if (room < kWindow + 1) return false;
+  out.streaming = tiles > room;
+  // A block that has no other to wait for takes what it needs and leaves room for one more.
+  out.slots = static_cast<int>(out.blocks == 1 ? std::min(room, tiles) : room);
+  out.kept = out.slots - kWindow;
+  out.shared = out.slots * TileBytes(tensors) + scratch;
+  const int64_t units = layout.n * (width / vectors);
+#ifdef NV_NORMS_TUNE
+  out.recent = static_cast<int>((int64_t{Tuned("NV_NORMS_RECENT", 24)} << 20) /
+                                (device.multiprocessors * TileBytes(tensors)));
+#else
+  out.recent = static_cast<int>(kRecentBytes / (device.multiprocessors * TileBytes(tensors)));
+#endif
+  int resident = 0;
+  const void* function = kernel(out.streaming);
+  if (cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           static_cast<int>(out.shared)) != cudaSuccess ||
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+          &resident, function, kResidentThreads, static_cast<size_t>(out.shared)) != cudaSuccess) {
+    cudaGetLastError();
+    return false;
+  }
+  out.groups = static_cast<int>(
+      std::min<int64_t>(units, int64_t{resident} * device.multiprocessors / out.blocks));
+  if (out.groups < 1) return false;
+  *tile = out;
+  return true;
+}
+
+}  // namespace cuda
+}  // namespace nv_norms

@@ -1,0 +1,27 @@
+// What the kernels of the columns' gradients hand to the one that adds up dgamma and dbeta.
+#ifndef NV_NORMS_KERNELS_CUDA_COLUMNS_SUMS_CUH_
+#define NV_NORMS_KERNELS_CUDA_COLUMNS_SUMS_CUH_
+
+#include "kernels/cuda/norms.h"
+#include "kernels/cuda/terms.cuh"
+
+namespace nv_norms {
+namespace cuda {
+
+// Of a channel of a slab, e = x - mean: of dy and dy * e, times gamma where it varies along s.
+struct ChannelSums {
+  double e;
+  double dy;
+  double dy_e;
+};
+
+// dgamma and dbeta where a parameter belongs to a channel, from sums [n, slabs, channels] and the
+// terms of every statistic.
+Status LaunchColumnParams(const ColumnLayout& layout, DType type, int64_t slabs,
+                          const ChannelSums* sums, const GradientTerms<float>* terms,
+                          const BackwardBuffers& buffers, void* stream);
+
+}  // namespace cuda
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_KERNELS_CUDA_COLUMNS_SUMS_CUH_

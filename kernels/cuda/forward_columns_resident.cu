@@ -1,0 +1,407 @@
+// Instance and group norm, channels last, and layer norm over a middle axis: x is read once where a
+// strip of a sample fits into the shared memory of a group of blocks. See columns_resident.cuh.
+#include "kernels/cuda/columns_exchange.cuh"
+#include "kernels/cuda/columns_launch.cuh"
+#include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/reduce.cuh"
+
+namespace nv_norms {
+namespace cuda {
+namespace {
+
+constexpr int kNumbers = 2;  // that a column's moments take
+
+// Where things are in shared memory, after the tiles.
+struct Scratch {
+  float2* entries;        // [entries, columns]: mean less the reference, sum of squares about it
+  float* counts;          // [entries]
+  double* sums;           // [readers, columns, 2]
+  float* references;      // [columns]: what the means of blocks are about
+  float* gammas;          // [columns]
+  float* betas;           // [columns]
+  Scaling<float>* stats;  // [stats]
+
+  __device__ __forceinline__ Scratch(const StripShape& shape, void* at) {
+    char* to = static_cast<char*>(at);
+    entries = reinterpret_cast<float2*>(to);
+    counts = reinterpret_cast<float*>(entries + shape.entries * shape.columns);
+    to += (4 * shape.entries * (shape.columns * kNumbers + 1) + 15) / 16 * 16;
+    sums = reinterpret_cast<double*>(to);
+    to += 8 * shape.readers * shape.columns * kNumbers;
+    references = reinterpret_cast<float*>(to);
+    gammas = references + shape.columns;
+    betas = gammas + shape.columns;
+    to += (4 * kColumnNumbers * shape.columns + 15) / 16 * 16;
+    stats = reinterpret_cast<Scaling<float>*>(to);
+  }
+};
+
+// A column's moments: shifted sums of x and x^2 where they are added up, on their way between
+// blocks the mean and the sum of squares about it.
+struct MomentSums {
+  __device__ __forceinline__ static void Encode(const double (&sums)[2], double count,
+                                                float (&to)[2]) {
+    const double mean = sums[0] / count;
+    to[0] = static_cast<float>(mean);
+    to[1] = static_cast<float>(sums[1] - sums[0] * mean);
+  }
+  __device__ __forceinline__ static void Add(const float (&from)[2], double count,
+                                             double (&sums)[2]) {
+    const double sum = count * from[0];
+    sums[0] += sum;
+    sums[1] += from[1] + sum * from[0];
+  }
+};
+
+// With every column's sums over the group in scratch.sums: of x - reference, and of its square.
+__device__ __forceinline__ void StatsOfColumns(const StripShape& shape,
+                                               const ForwardProblem& problem,
+                                               const ForwardBuffers& buffers,
+                                               const Scratch& scratch, int64_t first_stat,
+                                               bool store) {
+  const double rows = shape.rows;
+  const double inverse = 1.0 / (rows * shape.members());
+  const auto put = [&](int g, double mean, double m2) {
+    const double rstd = rsqrt((m2 < 0 ? 0.0 : m2) * inverse + problem.epsilon);
+    Scaling<float> out = {0, 0, static_cast<float>(rstd)};
+    if (problem.formula == Formula::kCenter) {
+      out.high = static_cast<float>(mean);
+      out.low = static_cast<float>(mean - out.high);
+    }
+    scratch.stats[g] = out;
+    if (!store) return;
+    if (buffers.mean != nullptr) {
+      static_cast<float*>(buffers.mean)[first_stat + g] = static_cast<float>(mean);
+    }
+    static_cast<float*>(buffers.rstd)[first_stat + g] = out.rstd;
+  };
+  const int members = shape.members();
+  if (members == 1) {
+#pragma unroll 1
+    for (int g = threadIdx.x; g < shape.stats(); g += kResidentThreads) {
+      const double mean = scratch.sums[2 * g] * inverse;
+      put(g, scratch.references[g] + mean, scratch.sums[2 * g + 1] - scratch.sums[2 * g] * mean);
+    }
+    return;
+  }
+  const int lane = threadIdx.x % 32;
+#pragma unroll 1
+  for (int g = threadIdx.x / 32; g < shape.stats(); g += kResidentThreads / 32) {
+    const double reference = scratch.references[g * shape.depth];
+    double sums[2] = {0, 0};
+#pragma unroll 1
+    for (int m = lane; m < members; m += 32) {
+      const int column = m / shape.depth * shape.channels + g * shape.depth + m % shape.depth;
+      const double mean = scratch.sums[2 * column] / rows;
+      const double m2 = scratch.sums[2 * column + 1] - scratch.sums[2 * column] * mean;
+      const double about = scratch.references[column] - reference + mean;
+      sums[0] += rows * about;
+      sums[1] += m2 + rows * about * about;
+    }
+    WarpSum(sums, 32);
+    const double mean = sums[0] * inverse;
+    if (lane == 0) put(g, reference + mean, sums[1] - sums[0] * mean);
+  }
+}
+
+#if __CUDA_ARCH__ >= 800
+
+template <typename X, bool SAME>
+struct ForwardBody {
+  static constexpr int kVec = kVectorBytes / sizeof(X);
+  static constexpr int kItems = TileItems(1);
+
+  // What one thread has of a column until all need it.
+  struct Column {
+    float reference;
+    float gamma;
+    float beta;
+  };
+
+  const StripShape& shape;
+  const StripPlace& place;
+  const ForwardProblem& problem;
+  const ForwardBuffers& buffers;
+  Scratch scratch;
+  GroupExchange<kNumbers, MomentSums> exchange;
+  int64_t out;  // the thread's first element of the unit
+  int step;     // elements
+  float count;
+  Column column;
+  float reference[kVec];  // the thread's first x
+  float sum[kVec];        // of x - reference
+  float squares[kVec];    // of its square
+  float high[kVec];
+  float scale[kVec];
+  float shift[kVec];
+
+  __device__ __forceinline__ ForwardBody(const StripShape& shape, const StripPlace& place,
+                                         const ForwardProblem& problem,
+                                         const ForwardBuffers& buffers, void* shared,
+                                         void* workspace)
+      : shape(shape),
+        place(place),
+        problem(problem),
+        buffers(buffers),
+        scratch(shape, shared),
+        exchange(shape, place, workspace) {
+    step = shape.row_step * shape.width * kVec;
+  }
+
+  __device__ __forceinline__ static float Get(const uint32_t (&words)[4], int v) {
+    return To<float>::Of(Word<X>::Get(words, v));
+  }
+
+  // The reference is the median of three of x's rows: near the mean even where one of them is far
+  // from it.
+  __device__ __forceinline__ Column LoadColumn(int unit, int c) const {
+    const StripUnit at(shape, unit);
+    Column out = {0, 1, 0};
+    if (problem.formula != Formula::kRms) {
+      const X* from = static_cast<const X*>(buffers.x) + at.Base(shape) * kVec + c;
+      const int64_t row = static_cast<int64_t>(shape.width) * kVec;
+      const float first = To<float>::Of(from[0]);
+      const float middle = To<float>::Of(from[shape.rows / 2 * row]);
+      const float last = To<float>::Of(from[(shape.rows - 1) * row]);
+      out.reference = fmaxf(fminf(first, middle), fminf(fmaxf(first, middle), last));
+    }
+    if (shape.s_stride == 0) {
+      const int64_t param = shape.ParamOf(ChannelOf(shape, at.strip, c));
+      out.gamma = ParamOr<float>(problem.param, buffers.gamma, param, 1);
+      out.beta = ParamOr<float>(problem.param, buffers.beta, param, 0);
+    }
+    return out;
+  }
+
+  __device__ __forceinline__ void PutColumns(int unit) const {
+    Column put = column;
+#pragma unroll 1
+    for (int c = threadIdx.x; c < shape.columns; c += kResidentThreads) {
+      if (c >= kResidentThreads) put = LoadColumn(unit, c);
+      scratch.references[c] = put.reference;
+      scratch.gammas[c] = put.gamma;
+      scratch.betas[c] = put.beta;
+    }
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ void Sync() { exchange.Clear(); }
+
+  __device__ __forceinline__ void Begin(int unit) {
+    if (threadIdx.x < shape.columns) column = LoadColumn(unit, threadIdx.x);
+    count = 0;
+#pragma unroll
+    for (int v = 0; v < kVec; ++v) reference[v] = sum[v] = squares[v] = 0;
+    out = (StripUnit(shape, unit).Base(shape) +
+           static_cast<int64_t>(place.begin + place.row) * shape.width + place.vector) *
+          kVec;
+  }
+
+  // Each thread sums about its own first element. Taken over all threads, the squares of these
+  // elements' distances from the mean are no more than the sum that is wanted, so the shift costs
+  // no precision, wherever single ones lie.
+  template <bool FULL>
+  __device__ __forceinline__ void Sum(const uint4* from, int, int items) {
+    uint32_t words[kItems][4];
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+      if (FULL || j < items) Chunk<16>::Split(from[j * kResidentThreads], words[j]);
+    }
+    if (count == 0 && items > 0 && problem.formula != Formula::kRms) {
+#pragma unroll
+      for (int v = 0; v < kVec; ++v) reference[v] = Get(words[0], v);
+    }
+    count += static_cast<float>(items);
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+      if (!FULL && j >= items) break;
+#pragma unroll
+      for (int v = 0; v < kVec; ++v) {
+        const float x = Get(words[j], v) - reference[v];
+        sum[v] += x;
+        squares[v] += x * x;
+      }
+    }
+  }
+
+  // From here on sum and squares are a mean, about the common reference, and squares about it.
+  __device__ __forceinline__ void PutEntries() {
+    const float* common = scratch.references + place.vector * kVec;
+    const bool about_mean = count > 0 && problem.formula != Formula::kRms;
+    const float inverse = about_mean ? 1.0f / count : 0.0f;
+#pragma unroll
+    for (int v = 0; v < kVec; ++v) {
+      const float mean = sum[v] * inverse;
+      squares[v] -= sum[v] * mean;
+      sum[v] = about_mean ? (reference[v] - common[v]) + mean : 0.0f;
+    }
+    if (shape.merge_lanes) MergeLanes();
+    const int entry = shape.merge_lanes ? threadIdx.x / 32 : place.row;
+    if (shape.merge_lanes ? threadIdx.x % 32 < shape.vectors : place.active) {
+      float2* to = scratch.entries + entry * shape.columns + place.vector * kVec;
+#pragma unroll
+      for (int v = 0; v < kVec; ++v) to[v] = make_float2(sum[v], squares[v]);
+      if (place.vector == 0) scratch.counts[entry] = count;
+    }
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ void MergeLanes() {
+#pragma unroll 1
+    for (int lanes = shape.vectors; lanes < 32; lanes *= 2) {
+      const float other = __shfl_xor_sync(0xffffffffu, count, lanes);
+      const float total = count + other;
+      const float share = total > 0 ? other / total : 0.0f;
+      const float weight = count * share;
+#pragma unroll
+      for (int v = 0; v < kVec; ++v) {
+        const float move = __shfl_xor_sync(0xffffffffu, sum[v], lanes) - sum[v];
+        squares[v] += __shfl_xor_sync(0xffffffffu, squares[v], lanes) + move * move * weight;
+        sum[v] += move * share;
+      }
+      count = total;
+    }
+  }
+
+  __device__ __forceinline__ void Exchange(int unit) {
+    PutColumns(unit);
+    PutEntries();
+    ColumnSums<kNumbers>(shape, shape.entries, scratch.sums,
+                         [&](int reader, int count, int column, double (&sums)[kNumbers]) {
+#pragma unroll 1
+                           for (int row = reader; row < count; row += shape.readers) {
+                             const float2 at = scratch.entries[row * shape.columns + column];
+                             const float numbers[kNumbers] = {at.x, at.y};
+                             MomentSums::Add(numbers, scratch.counts[row], sums);
+                           }
+                         });
+    if (shape.blocks > 1) exchange.Send(scratch.sums);
+    if (shape.blocks > 1) exchange.Receive(scratch.sums);
+    __syncthreads();
+    const StripUnit at(shape, unit);
+    const int64_t first_stat =
+        at.n * shape.norm_groups + static_cast<int64_t>(at.strip) * shape.stats();
+    StatsOfColumns(shape, problem, buffers, scratch, first_stat, place.rank == 0);
+    __syncthreads();
+    TakeScaling();
+  }
+
+  __device__ __forceinline__ void TakeScaling() {
+    if (!place.active) return;
+#pragma unroll
+    for (int v = 0; v < kVec; ++v) {
+      const int column = place.vector * kVec + v;
+      const Scaling<float> stat = scratch.stats[StatOf(shape, column)];
+      high[v] = stat.high;
+      scale[v] = stat.rstd * scratch.gammas[column];
+      shift[v] = scratch.betas[column] - stat.low * scale[v];
+    }
+  }
+
+  template <bool FULL>
+  __device__ __forceinline__ void Apply(const uint4* from, int tile, int items) {
+    int64_t to = out + static_cast<int64_t>(tile) * (kItems * step);
+    uint32_t words[kItems][4];
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+      if (FULL || j < items) Chunk<16>::Split(from[j * kResidentThreads], words[j]);
+    }
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+      if (!FULL && j >= items) break;
+      float y[kVec];
+#pragma unroll
+      for (int v = 0; v < kVec; ++v) y[v] = (Get(words[j], v) - high[v]) * scale[v] + shift[v];
+      if (shape.s_stride != 0) ApplyRow(tile * kItems + j, y);
+      StoreStrip<X, SAME>(problem.y, buffers.y, to, y, shape.small_output);
+      to += step;
+    }
+  }
+
+  // Where parameters belong to rows.
+  __device__ __forceinline__ void ApplyRow(int item, float (&y)[kVec]) const {
+    const int64_t param = (place.begin + place.row + item * shape.row_step) * shape.s_stride;
+    const float gamma = ParamOr<float>(problem.param, buffers.gamma, param, 1);
+    const float beta = ParamOr<float>(problem.param, buffers.beta, param, 0);
+#pragma unroll
+    for (int v = 0; v < kVec; ++v) y[v] = y[v] * gamma + beta;
+  }
+};
+
+#endif  // __CUDA_ARCH__ >= 800
+
+template <typename X, bool SAME, bool STREAMING>
+__global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
+    ForwardResidentKernel(const __grid_constant__ StripShape shape,
+                          const __grid_constant__ ForwardProblem problem,
+                          const ForwardBuffers buffers, void* workspace) {
+#if __CUDA_ARCH__ >= 800
+  extern __shared__ uint4 tiles[];
+  const StripPlace place(shape);
+  uint4* scratch = tiles + shape.slots * TileItems(1) * kResidentThreads;
+  ForwardBody<X, SAME> body(shape, place, problem, buffers, scratch, workspace);
+  const void* const tensors[1] = {buffers.x};
+  Walk<1, ForwardBody<X, SAME>> walk(shape, place, tiles, tensors, body);
+  if (STREAMING) {
+    walk.Streaming();
+  } else {
+    walk.Resident();
+  }
+#endif
+}
+
+using ForwardKernel = void (*)(StripShape, ForwardProblem, ForwardBuffers, void*);
+
+template <bool SAME, bool STREAMING>
+ForwardKernel KernelOf(DType x) {
+  switch (x) {
+    case DType::kHalf:
+      return ForwardResidentKernel<__half, SAME, STREAMING>;
+    case DType::kBfloat16:
+      return ForwardResidentKernel<__nv_bfloat16, SAME, STREAMING>;
+    case DType::kFloat:
+      return ForwardResidentKernel<float, SAME, STREAMING>;
+    case DType::kDouble:
+      break;
+  }
+  return nullptr;
+}
+
+ForwardKernel KernelFor(DType x, bool same, bool streaming) {
+  if (streaming) return same ? KernelOf<true, true>(x) : KernelOf<false, true>(x);
+  return same ? KernelOf<true, false>(x) : KernelOf<false, false>(x);
+}
+
+}  // namespace
+
+void PlanForwardColumnsResident(ForwardPlan* plan) {
+  const ForwardProblem& problem = plan->problem;
+  if (problem.in_double()) return;
+  const ColumnLayout& layout = problem.geometry.columns;
+  const int size = static_cast<int>(SizeOf(problem.x));
+  const auto kernel = [&](bool streaming) {
+    return reinterpret_cast<const void*>(KernelFor(problem.x, problem.y == problem.x, streaming));
+  };
+  if (!CutStrips(layout, plan->device, size, 1, kNumbers, sizeof(Scaling<float>), kernel,
+                 &plan->strips)) {
+    return;
+  }
+  const StripShape shape = ShapeOf(layout, size, plan->strips);
+  plan->workspace = std::max(plan->workspace, ExchangeBytes<kNumbers>(shape));
+}
+
+Status LaunchForwardColumnsResident(const ForwardPlan& plan, const ForwardBuffers& buffers,
+                                    void* workspace, void* stream, bool* launched) {
+  const ForwardProblem& problem = plan.problem;
+  *launched = plan.strips.fold > 0 && AlignedTo(buffers.x, kVectorBytes) &&
+              AlignedTo(buffers.y, kVectorBytes);
+  if (!*launched) return Status();
+  const int size = static_cast<int>(SizeOf(problem.x));
+  const StripShape shape = ShapeOf(problem.geometry.columns, size, plan.strips);
+  return LaunchResident("normalization of resident columns",
+                        KernelFor(problem.x, problem.y == problem.x, shape.streaming), shape,
+                        plan.strips.shared, stream, launched, shape, problem, buffers, workspace);
+}
+
+}  // namespace cuda
+}  // namespace nv_norms
