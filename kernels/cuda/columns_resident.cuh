@@ -112,7 +112,7 @@ __device__ __forceinline__ uint64_t ReadOncePolicy() {
 
 __device__ __forceinline__ uint64_t ReadAgainPolicy() {
   uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
@@ -203,12 +203,6 @@ struct Walk {
     }
   }
 
-  // How tile i of those that are read twice is read the first time.
-  __device__ __forceinline__ uint64_t FirstPolicy(int i, int rest, int window) const {
-    const int before_end = rest - i;  // the last `window` are not read again
-    return before_end > window && before_end <= window + shape.recent ? again : once;
-  }
-
   __device__ __forceinline__ int64_t BaseOf(int unit) const {
     return StripUnit(shape, unit).Base(shape);
   }
@@ -261,7 +255,7 @@ struct Walk {
     if (place.group < shape.units) {
       for (int tile = 0; tile < kept; ++tile) Load(tile, base, tile, once);
       for (int i = 0; i < window; ++i) {
-        Load(kept + i, base, kept + i, FirstPolicy(i, rest, window));
+        Load(kept + i, base, kept + i, again);
       }
     }
     body.Sync();
@@ -277,7 +271,7 @@ struct Walk {
         WaitForCopies(min(window - 1, rest - 1 - i));
         Sum(kept + slot, kept + i);
         if (i + window < rest) {
-          Load(kept + slot, base, kept + i + window, FirstPolicy(i + window, rest, window));
+          Load(kept + slot, base, kept + i + window, again);
         }
         if (++slot == window) slot = 0;
       }
@@ -294,7 +288,7 @@ struct Walk {
         if (more) Load(tile, next, tile, once);
       }
       for (int i = 0; more && i < window; ++i) {
-        Load(kept + i, next, kept + i, FirstPolicy(i, rest, window));
+        Load(kept + i, next, kept + i, again);
       }
       base = next;
     }

@@ -20,8 +20,6 @@ constexpr int kOneHop = 2048;  // sums of a group that every block may read; not
 constexpr int kLine = 8;
 constexpr int kTwoLines = 16;
 constexpr int64_t kSmallOutput = 24 << 20;  // bytes; not tuned yet
-// Of the L2 cache, for what is soon read again; not tuned yet.
-constexpr int64_t kRecentBytes = 24 << 20;
 constexpr int64_t kInt = (int64_t{1} << 31) - 1;
 
 // The narrowest strip that divides a row, is made of whole groups and has at least so many vectors;
@@ -59,7 +57,6 @@ StripShape ShapeOf(const ColumnLayout& layout, int number_bytes, const StripTile
   out.groups = tile.groups;
   out.slots = tile.slots;
   out.kept = tile.kept;
-  out.recent = tile.recent;
   out.merge_lanes = tile.vectors < 32 && (tile.vectors & (tile.vectors - 1)) == 0;
   out.entries = out.merge_lanes ? kResidentThreads / 32 : out.row_step;
   out.readers = std::max(1, std::min(8, kResidentThreads / out.columns));
@@ -127,12 +124,6 @@ bool CutStrips(const ColumnLayout& layout, const Device& device, int number_byte
   out.kept = out.slots - kWindow;
   out.shared = out.slots * TileBytes(tensors) + scratch;
   const int64_t units = layout.n * (width / vectors);
-#ifdef NV_NORMS_TUNE
-  out.recent = static_cast<int>((int64_t{Tuned("NV_NORMS_RECENT", 24)} << 20) /
-                                (device.multiprocessors * TileBytes(tensors)));
-#else
-  out.recent = static_cast<int>(kRecentBytes / (device.multiprocessors * TileBytes(tensors)));
-#endif
   int resident = 0;
   const void* function = kernel(out.streaming);
   if (cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,

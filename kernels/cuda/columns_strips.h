@@ -33,7 +33,6 @@ struct StripShape {
   int groups;    // of blocks
   int slots;     // tiles in a block's shared memory
   int kept;      // of them keep their tile where a unit does not fit
-  int recent;    // of the others, the last so many: a second reading may find them in L2
   int entries;   // rows of sums that a block has before it adds them up
   int readers;   // threads that add up a column
   GroupSync sync;

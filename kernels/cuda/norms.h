@@ -49,8 +49,7 @@ struct StripTile {
   int blocks = 1;
   int groups = 1;
   int slots = 0;
-  int kept = 0;    // of the slots keep their tile where there are more tiles than slots
-  int recent = 0;  // tiles that a second reading may find in the L2 cache
+  int kept = 0;  // of the slots keep their tile where there are more tiles than slots
   GroupSync sync = GroupSync::kNone;
   bool streaming = false;
   int64_t shared = 0;  // bytes

@@ -1,0 +1,202 @@
+"""Instance and group norm, channels last and first: these kernels beside a copy and PyTorch.
+
+usage: python benchmarks/kernels/columns.py [--out FOLDER] [--quick] [--compile] [--seconds N]
+
+One GPU, one run. Times are medians of milliseconds with a cold L2. Writes columns.csv, columns.md
+and, with matplotlib, columns.png into FOLDER. "of copy": the bytes that must be moved (forward
+twice, backward three times x) by the time, as a part of the copy's bytes per second. PyTorch:
+group_norm (and instance_norm) in the better of its two layouts, whichever layout ours is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+import time
+from functools import partial
+from pathlib import Path
+
+import library
+import torch
+from torch.nn import functional
+
+# n, spatial dimensions, channels, groups
+INSTANCE = [
+    (2, (6, 6, 6), 32), (2, (128, 128, 128), 32), (2, (128, 128, 128), 64),
+    (4, (128, 128, 128), 32), (4, (64, 64, 64), 64), (8, (64, 64, 64), 32),
+    (8, (64, 64, 64), 64), (8, (64, 64, 64), 128), (4, (32, 32, 32), 256),
+    (8, (32, 32, 32), 256),
+]  # fmt: skip
+GROUP = [(32, (56, 56), 256), (8, (64, 64), 320), (2, (128, 128), 512)]
+SHAPES = [(*s, s[2]) for s in INSTANCE] + [(*s, 32) for s in GROUP]
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+EPSILON = 1e-3
+FIELDS = [
+    "dtype", "shape", "groups", "layout", "megabytes", "copy", "forward", "forward_of_copy",
+    "backward", "backward_of_copy", "torch_forward", "torch_backward", "compile_forward",
+]  # fmt: skip
+
+
+class Timer:
+    """Median time of one call on the GPU, with a cold L2."""
+
+    def __init__(self) -> None:
+        self.flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+
+    def __call__(self, run: object, repeats: int = 11) -> float:
+        for _ in range(2):
+            run()
+        events = []
+        for _ in range(repeats):
+            self.flush.zero_()
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            run()
+            end.record()
+            events.append((begin, end))
+        torch.cuda.synchronize()
+        return statistics.median(begin.elapsed_time(end) for begin, end in events)
+
+
+def ours(timer: Timer, x, dy, groups: int, last: bool) -> dict:
+    channels = x.shape[-1 if last else 1]
+    gamma, beta = (torch.randn(channels, device="cuda") for _ in range(2))
+    mean = torch.empty(x.shape[0] * groups, device="cuda")
+    rstd, dgamma, dbeta = torch.empty_like(mean), torch.empty_like(gamma), torch.empty_like(gamma)
+    y = torch.empty_like(x)
+    layout = {"groups": groups, "channels_last": last}
+    forward = library.forward(x, gamma, beta, y, mean, rstd, epsilon=EPSILON, **layout)
+    backward = library.backward(dy, x, gamma, mean, rstd, y, dgamma, dbeta, **layout)
+    out = {"copy": timer(lambda: y.copy_(x)), "forward": timer(forward)}
+    out["backward"] = timer(backward)
+    out["forward_of_copy"] = out["copy"] / out["forward"]
+    out["backward_of_copy"] = 1.5 * out["copy"] / out["backward"]
+    return out
+
+
+def pytorch(timer: Timer, x, groups: int, compiled: bool) -> dict:
+    """The best of PyTorch's ways, x channels first or in its channels-last memory format."""
+    channels = x.shape[1]
+    weight = torch.randn(channels, device="cuda", dtype=x.dtype, requires_grad=True)
+    bias = torch.randn(channels, device="cuda", dtype=x.dtype, requires_grad=True)
+    formats = [torch.contiguous_format]
+    if x.dim() in (4, 5):
+        formats.append(torch.channels_last if x.dim() == 4 else torch.channels_last_3d)
+
+    def group_norm(x):
+        return functional.group_norm(x, groups, weight, bias, EPSILON)
+
+    def instance_norm(x):
+        return functional.instance_norm(x, weight=weight, bias=bias, eps=EPSILON)
+
+    forwards, backwards, compiles = [], [], []
+    for form in formats:
+        source = x.contiguous(memory_format=form).detach().requires_grad_()
+        dy = torch.randn_like(source)
+        for norm in (group_norm, instance_norm) if groups == channels else (group_norm,):
+            with torch.no_grad():
+                forwards.append(timer(partial(norm, source), 3))
+            result = norm(source)
+            inputs = (source, weight, bias)
+            gradient = partial(torch.autograd.grad, result, inputs, dy, retain_graph=True)
+            backwards.append(timer(gradient, 3))
+            if compiled and norm is group_norm:
+                torch._dynamo.reset()
+                with torch.no_grad():
+                    compiles.append(timer(partial(torch.compile(norm), source), 5))
+            del result
+    out = {"torch_forward": min(forwards), "torch_backward": min(backwards)}
+    return {**out, "compile_forward": min(compiles)} if compiles else out
+
+
+def measure(timer: Timer, shape: tuple, dtype: torch.dtype, options) -> list[dict]:
+    n, spatial, channels, groups = shape
+    torch.manual_seed(0)
+    peers = {}
+    rows = []
+    for last in (True, False):
+        dims = (n, *spatial, channels) if last else (n, channels, *spatial)
+        x = torch.randn(dims, device="cuda", dtype=dtype)
+        if not last and not options.quick:
+            peers = pytorch(timer, x, groups, options.compile)
+        row = ours(timer, x, torch.randn_like(x), groups, last)
+        row["dtype"], row["groups"] = str(dtype).removeprefix("torch."), groups
+        row["shape"] = "x".join(map(str, (n, *spatial, channels)))
+        row["layout"] = "N...C" if last else "NC..."
+        row["megabytes"] = round(x.numel() * x.element_size() / 1e6, 1)
+        rows.append(row)
+    for row in rows:
+        row.update(peers)
+    torch.cuda.empty_cache()
+    return rows
+
+
+def markdown(rows: list[dict]) -> str:
+    lines = ["| " + " | ".join(FIELDS) + " |", "|---" * len(FIELDS) + "|"]
+    for row in rows:
+        cells = [row.get(field, "") for field in FIELDS]
+        cells = [
+            f"{cell:.2f}" if field.endswith("of_copy") else f"{cell:.4g}"
+            if isinstance(cell, float) else str(cell)
+            for field, cell in zip(FIELDS, cells, strict=True)
+        ]  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def plot(rows: list[dict], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(2, 1, figsize=(12, 8), sharex=True)
+    chosen = [r for r in rows if r["layout"] == "N...C" and r["dtype"] != "bfloat16"]
+    names = [f"{r['shape']} {r['dtype'][:1]}{r['dtype'][5:]}" for r in chosen]
+    for axis, way, factor in zip(axes, ("forward", "backward"), (1, 1.5), strict=True):
+        axis.bar(range(len(chosen)), [r[f"{way}_of_copy"] for r in chosen], label="ours, N...C")
+        peers = [factor * r["copy"] / r.get(f"torch_{way}", float("nan")) for r in chosen]
+        axis.plot(range(len(chosen)), peers, "k_", markersize=12, label="PyTorch, better layout")
+        axis.axhline(1, color="gray", linewidth=0.8)
+        axis.set_ylabel(f"{way}: part of the copy's bytes/s")
+        axis.legend()
+    axes[1].set_xticks(range(len(chosen)), names, rotation=75, fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--quick", action="store_true", help="no peers")
+    parser.add_argument("--compile", action="store_true", help="torch.compile too (slow to start)")
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no shape after this time")
+    options = parser.parse_args()
+    head = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}"
+    timer = Timer()
+    started = time.monotonic()
+    rows = []
+    for dtype in DTYPES:
+        for shape in SHAPES:
+            if time.monotonic() - started > options.seconds:
+                print("out of time before", dtype, shape)
+                continue
+            rows += measure(timer, shape, dtype, options)
+            for r in rows[-2:]:
+                print(r["dtype"], r["shape"], r["layout"], f"{r['forward_of_copy']:.2f}",
+                      f"{r['backward_of_copy']:.2f}", flush=True)  # fmt: skip
+    options.out.mkdir(parents=True, exist_ok=True)
+    with open(options.out / "columns.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        writer.writeheader()
+        writer.writerows(rows)
+    (options.out / "columns.md").write_text(f"{head}\n\n{markdown(rows)}")
+    try:
+        plot(rows, options.out / "columns.png")
+    except ImportError:
+        print("no matplotlib: no plot")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""The CUDA kernels for channels last, groups and middle axes on torch tensors, against float64.
+
+Needs a GPU, torch and build/libnv_norms_kernels.so (benchmarks/kernels/build.sh). The expected
+values come from NumPy (small tensors) and from the formulas in float64 as in test_cuda.py.
+NV_NORMS_SMALL=1 leaves out the large sizes, for compute-sanitizer.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("torch sees no GPU", allow_module_level=True)
+test_cuda = pytest.importorskip("test_cuda")
+library = test_cuda.library
+run_case = test_cuda.run_case
+F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+large = pytest.mark.skipif(test_cuda.SMALL, reason="large")
+
+# shape, groups, channels last: one block to a strip, several, and more than fits on the chip; rows
+# of whole vectors, of part of one (3, 5, 6 channels), wide groups, a single group, tiny images
+SHAPES = [
+    ((2, 6, 6, 6, 32), 32, True), ((3, 100, 64), 64, True), ((2, 3001, 64), 64, True),
+    ((2, 257, 96), 96, True), ((2, 300, 40), 4, True), ((3, 128, 24), 3, True),
+    ((2, 64, 3), 3, True), ((2, 96, 6), 2, True), ((2, 95, 5), 5, True), ((2, 1001, 80), 1, True),
+    ((5, 49, 2048), 2048, True), ((600, 16, 64), 64, True), ((1, 40000, 32), 4, True),
+    ((2, 1, 1, 4096), 4096, True), ((7, 1, 1, 64), 8, True), ((1, 33, 4096), 32, True),
+]  # fmt: skip
+LARGE = [
+    ((2, 100000, 64), 64, True), ((1, 600000, 32), 32, True), ((1, 1000, 1000, 3), 3, True),
+    ((4, 4096, 320), 32, True), ((512, 14, 14, 64), 64, True), ((2, 9, 4096), 1, True),
+    ((1, 128, 128, 128, 32), 32, True),
+]  # fmt: skip
+MIDDLE = [((2, 70, 64), [1]), ((3, 700, 24), [1]), ((2, 768, 1000), [1]), ((2, 129, 7), [1])]
+ALL = SHAPES + MIDDLE + ([] if test_cuda.SMALL else LARGE)
+
+
+@pytest.mark.parametrize("case", ALL, ids=str)
+@pytest.mark.parametrize("dtype", [F32, F16, BF16, F64], ids=str)
+def test_every_cut(case, dtype):
+    run_case(case, dtype, param_type=F64 if dtype == F64 else F32)
+
+
+@pytest.mark.parametrize("case", [((2, 700, 32), 32, True), ((2, 700, 64), [1])], ids=str)
+@pytest.mark.parametrize("out_type", [F16, BF16, F32], ids=str)
+@pytest.mark.parametrize("dy_type", [F16, F32], ids=str)
+@pytest.mark.parametrize("dtype", [F16, BF16, F32], ids=str)
+def test_mixed_types(case, dtype, dy_type, out_type):
+    run_case(case, dtype, dy_type=dy_type, out_type=out_type, param_type=F16)
+
+
+@pytest.mark.parametrize("formula", ["scale_only", "rms"])
+@pytest.mark.parametrize(
+    "case",
+    [((2, 3000, 32), 32, True), ((2, 3000, 64), 8, True), ((2, 64, 3), 3, True), MIDDLE[1]],
+    ids=str,
+)
+def test_other_formulas(case, formula):
+    run_case(case, formula=formula)
+
+
+@pytest.mark.parametrize("mean", [1e4, 1e6])
+@pytest.mark.parametrize("case", [((2, 20000, 32), 32, True), ((1, 9000, 64), 8, True)], ids=str)
+def test_large_means(case, mean):
+    run_case(case, mean=mean)
+
+
+@pytest.mark.parametrize("case", [SHAPES[1], SHAPES[2], SHAPES[4], MIDDLE[0]], ids=str)
+@pytest.mark.parametrize("dtype", [F32, F16], ids=str)
+def test_misaligned_tensors(case, dtype):
+    run_case(case, dtype, misaligned=True)
+
+
+def forward(x, groups):
+    stats = torch.full((x.shape[0] * groups,), math.nan, device="cuda")
+    rstd = torch.full_like(stats, math.nan)
+    y = torch.full_like(x, math.nan)
+    call = library.forward(x, None, None, y, stats, rstd, groups=groups, channels_last=True)
+    call()
+    return y, stats, rstd, call
+
+
+def numpy_instance_norm(x: np.ndarray, epsilon: float = 1e-3) -> np.ndarray:
+    x = x.astype(np.float64)
+    mean = x.mean(axis=1, keepdims=True)
+    centered = x - mean
+    return centered / np.sqrt((centered**2).mean(axis=1, keepdims=True) + epsilon)
+
+
+@pytest.mark.parametrize("far", [0, 2500, 4999], ids="row {}".format)
+@pytest.mark.parametrize("value", [1e4, -3e5])
+def test_one_row_far_from_the_others(far, value):
+    """Whichever row the kernel looks at first, one element far off costs no precision."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(2.0, 1.0, (2, 5000, 32)).astype(np.float32)
+    x[:, far] = value
+    y = forward(torch.from_numpy(x).cuda(), 32)[0].double().cpu().numpy()
+    expected = numpy_instance_norm(x)
+    bound = 2e-6 * (1 + np.abs(expected))
+    assert (np.abs(y - expected) <= bound).all(), np.abs(y - expected).max()
+
+
+def test_zeros_around_a_far_mean():
+    """Borders of zeros around values near 1000: every row that is cheap to look at is a zero."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(1000.0, 1.0, (2, 4001, 64)).astype(np.float32)
+    x[:, [0, 2000, 4000]] = 0
+    y = forward(torch.from_numpy(x).cuda(), 64)[0].double().cpu().numpy()
+    expected = numpy_instance_norm(x)
+    np.testing.assert_allclose(y, expected, rtol=5e-6, atol=5e-6)
+
+
+def test_nan_and_infinity_stay_in_their_channel():
+    torch.manual_seed(5)
+    x = torch.randn(3, 5000, 32, device="cuda")
+    clean = forward(x, 32)[0]
+    x[1, 77, 5] = math.nan
+    x[2, 4000, 9] = math.inf
+    y, mean, rstd, _ = forward(x, 32)
+    hit = torch.zeros(3, 32, dtype=torch.bool, device="cuda")
+    hit[1, 5] = hit[2, 9] = True
+    assert bool(y[1, :, 5].isnan().all()) and bool(y[2, :, 9].isnan().all())
+    assert torch.equal(mean.view(3, 32).isfinite(), ~hit)
+    assert torch.equal(rstd.view(3, 32).isnan(), hit)
+    keep = ~hit.unsqueeze(1).expand_as(y)
+    assert torch.equal(y[keep], clean[keep])
+
+
+def test_constant_channels_give_exactly_beta():
+    x = torch.full((2, 3000, 64), 123.456, device="cuda")
+    y, mean, rstd, _ = forward(x, 64)
+    assert bool((y == 0).all())
+    assert bool((mean == x[0, 0, 0]).all())
+    torch.testing.assert_close(rstd, torch.full_like(rstd, 1e-3**-0.5))
+
+
+@large
+def test_ends_while_another_stream_holds_most_of_the_chip():
+    """Blocks that wait for each other must not wait for a multiprocessor that another has."""
+    torch.manual_seed(6)
+    x = torch.randn(4, 65536, 64, device="cuda", dtype=F16)
+    expected = forward(x, 64)[0]
+    square = torch.randn(4096, 4096, device="cuda", dtype=F16)
+    other = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    started = time.monotonic()
+    with torch.cuda.stream(other):
+        for _ in range(150):
+            square @ square
+    results = [forward(x, 64) for _ in range(40)]
+    torch.cuda.synchronize()
+    assert time.monotonic() - started < 30
+    assert all(torch.equal(y, expected) for y, *_ in results)
+
+
+@large
+def test_two_streams_at_once():
+    """Two kernels whose blocks wait for each other, at the same time, each with its workspace."""
+    torch.manual_seed(7)
+    tensors = [torch.randn(2, 131072, 64, device="cuda", dtype=F16) for _ in range(2)]
+    expected = [forward(x, 64)[0] for x in tensors]
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    torch.cuda.synchronize()
+    results = []
+    for _ in range(30):
+        for i, stream in enumerate(streams):
+            with torch.cuda.stream(stream):
+                results.append((i, forward(tensors[i], 64)))
+    torch.cuda.synchronize()
+    assert all(torch.equal(y, expected[i]) for i, (y, *_) in results)
+
+
+def test_in_a_captured_graph():
+    """The same launch again and again, over a workspace that holds what the last one left."""
+    torch.manual_seed(8)
+    x = torch.randn(2, 20000, 64, device="cuda")
+    y, _, _, call = forward(x, 64)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    for _ in range(5):
+        expected = y.clone()
+        y.fill_(math.nan)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(y, expected)
