@@ -15,7 +15,9 @@ import tensorflow as tf
 from keras import layers
 from layout_emulation import optimize, run, trace, training_step, transposes
 
+import nv_norms
 import nv_norms_rewriter
+import oracle
 
 CORPUS = Path(__file__).parent.parent / "corpus" / "captured"
 LARGE = 512  # elements: more than any parameter here, fewer than any activation
@@ -55,6 +57,9 @@ NORMS = {
     "group": lambda: layers.GroupNormalization(groups=4),
     "layer": layers.LayerNormalization,
     "rms": layers.RMSNormalization,
+    "explicit_instance": nv_norms.InstanceNormalization,
+    "explicit_group": lambda: nv_norms.GroupNormalization(groups=4),
+    "explicit_layer": nv_norms.LayerNormalization,
 }
 ACTIVATIONS = {
     "relu": layers.ReLU,
@@ -72,6 +77,9 @@ CASES = [
     (residual, "group", "silu", 2, 3),
     (residual, "layer", "relu", 2, None),
     (residual, "instance", "relu", 3, 3),
+    (convolutional, "explicit_instance", "relu", 3, None),
+    (convolutional, "explicit_layer", "silu", 2, 3),
+    (residual, "explicit_group", "gelu", 2, 3),
 ]
 
 
@@ -126,6 +134,37 @@ def test_mixed_precision_channels_first():
         [value.astype(np.float32) for value in run(fused, names)],
         1e-2,
     )
+
+
+@pytest.mark.parametrize("explicit", [False, True], ids=["recognized", "explicit"])
+def test_while_a_function_runs(explicit, rng):
+    """Both iterations of Grappler in this process, forward and backward, against NumPy."""
+    x, r = (rng.normal(size=(2, 8, 5, 3)).astype(np.float32) for _ in range(2))
+    gamma = (1 + 0.1 * rng.normal(size=8)).astype(np.float32)
+
+    @tf.function
+    def step(x, r, gamma):
+        with tf.GradientTape() as tape:
+            tape.watch([x, gamma])
+            last = tf.transpose(x, [0, 2, 3, 1])
+            if explicit:
+                y = nv_norms.fused_instance_norm(last, gamma, None, data_format="N...C")[0]
+            else:
+                mean, variance = tf.nn.moments(last, [1, 2], keepdims=True)
+                y = (last - mean) * tf.math.rsqrt(variance + 1e-3) * gamma
+            loss = tf.reduce_sum(tf.transpose(tf.tanh(y), [0, 3, 1, 2]) * r)
+        return loss, *tape.gradient(loss, [x, gamma])
+
+    nv_norms_rewriter.clear_report()
+    got = [value.numpy() for value in step(*map(tf.constant, (x, r, gamma)))]
+    records = [record for record in nv_norms_rewriter.report() if record.kind == "layout"]
+    assert len(records) == 1 and records[0].fused and records[0].transposes[1] == 0, records
+    y = oracle.instance_norm(x, gamma, None, channel_axis=1).y
+    dy = r * (1 - np.tanh(y) ** 2)
+    back = oracle.backward(dy, x, gamma, (2, 3), (1,), 1e-3)
+    expected = (np.sum(np.tanh(y) * r), back.dx, back.dgamma)
+    for value, wanted in zip(got, expected, strict=True):
+        np.testing.assert_allclose(value, wanted, 1e-4, 1e-4)
 
 
 @pytest.mark.parametrize(("iteration", "before", "after"), [(0, 17, 4), (1, 10, 3)])
