@@ -18,9 +18,10 @@ def configure(*, xla: str | None = None, saved_models: str | None = None) -> Non
         for which a fused op was measured to be faster than what XLA makes of them; report() names
         the others as "left_to_xla". "all", "none": without asking. The environment variable
         NV_NORMS_XLA sets this, too. A function that has been traced stays as it is.
-      saved_models: what SavedModels hold. "stock" (the default): no op of this package, so that
-        they load where it is not installed. "fused": functions as they were traced, fused ops
-        included; such a SavedModel loads only after `import nv_norms_rewriter`.
+      saved_models: what SavedModels, and other GraphDefs that Python is given, hold. "stock" (the
+        default): no op that the rewriter made, so that they load where it is not installed.
+        "fused": functions as they were traced; a SavedModel with fused ops loads only after
+        `import nv_norms_rewriter`.
 
     An argument that is not given, or is None, changes nothing.
 

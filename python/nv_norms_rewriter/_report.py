@@ -36,7 +36,8 @@ class Record:
       graph: name of the graph or function.
       where: "graph" when TensorFlow optimized the graph before running it, "xla" when a function
         was traced that XLA compiles, "trace" when another function was traced (because another
-        plugin holds the device type).
+        plugin holds the device type), "tape" when a tape outside of a function took its gradient
+        (which is not found but made, and has no record of its own).
       transposes: for a layout, the Transposes of its region before and after.
     """
 

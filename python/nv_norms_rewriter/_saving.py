@@ -1,14 +1,18 @@
-"""Keeps fused ops out of SavedModels: they must load where this package is not installed.
+"""Keeps fused ops out of what leaves the process: it must load where this package is not installed.
 
-Functions are traced anew while TensorFlow saves, and those stay stock (see _trace). But a concrete
-function that was traced before is saved as it is, with the functions that it calls. In the
-SavedModel each op that a trace fused is therefore replaced by a call of a function that computes
-the same with TensorFlow's own ops. Ops that a program calls by name are its own choice and stay.
+Functions are traced anew while TensorFlow saves a model, and those stay stock (see _trace). But a
+concrete function that was traced before is saved as it is, with the functions that it calls, and
+converters start at its graph. In every GraphDef that Python is given, each op that a trace put in
+the place of others is therefore a call of a function that computes the same with TensorFlow's own
+ops. Ops that a program calls by name are its own choice and stay.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 from . import _options, _process
@@ -17,27 +21,43 @@ from . import _options, _process
 MARK = "_nv_norms_traced"
 
 
+_raw = threading.local()
+
+
+@contextlib.contextmanager
+def raw() -> Iterator[None]:
+    """Inside, this thread's GraphDefs are what the graphs are, fused ops included."""
+    before = getattr(_raw, "depth", 0)
+    _raw.depth = before + 1
+    try:
+        yield
+    finally:
+        _raw.depth = before
+
+
 def install() -> None:
-    """Has each graph looked at that TensorFlow is about to save, once per process."""
-    from tensorflow.python.saved_model import save
+    """Has TensorFlow hand out GraphDefs without marked ops, once per process."""
+    from tensorflow.python.framework import ops
 
-    verify = save._verify_ops
+    write = ops.Graph._as_graph_def
 
-    @functools.wraps(verify)
-    def verify_ops(graph_def: Any, *arguments: Any, **keywords: Any) -> Any:
-        if _options.get("saved_models") == "stock":
+    @functools.wraps(write)
+    def as_graph_def(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        result = write(self, *arguments, **keywords)
+        if not getattr(_raw, "depth", 0) and _options.get("saved_models") == "stock":
             try:
-                lower(graph_def)
+                with raw():
+                    lower(result[0])
             except Exception as error:  # noqa: BLE001 (the user's model must still be saved)
                 _process.logger.warning(
-                    "nv_norms_rewriter: the SavedModel holds fused normalizations, which load only "
-                    "after `import nv_norms_rewriter`: %s. To save it without them, trace and save "
-                    "under nv_norms_rewriter.disabled().",
+                    "nv_norms_rewriter: a GraphDef holds fused normalizations, which load only "
+                    "after `import nv_norms_rewriter`: %s. To have none, trace its functions under "
+                    "nv_norms_rewriter.disabled().",
                     error,
                 )
-        return verify(graph_def, *arguments, **keywords)
+        return result
 
-    save._verify_ops = verify_ops
+    ops.Graph._as_graph_def = as_graph_def
 
 
 def is_marked(op: Any) -> bool:

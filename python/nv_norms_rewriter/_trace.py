@@ -10,6 +10,7 @@ A trace must never fail because of us: whatever is not as expected leaves the gr
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from . import _library, _options, _process, _xla_rule
@@ -21,6 +22,9 @@ _VIEWS = frozenset({"Cast", "Identity", "Reshape", "ExpandDims", "Squeeze", "Sto
 
 # Devices for which the fused ops have kernels inside XLA.
 _SERVED = frozenset({"CPU"})
+
+# Set on graphs that have been looked at.
+_LOOKED_AT = "_nv_norms_looked_at"
 
 LEFT = "left_to_xla"
 FAILED = "cannot_be_edited"
@@ -48,9 +52,10 @@ def install() -> None:
             (ops.Operation, "_remove_all_control_inputs"),
         ):
             getattr(owner, name)
-        from . import _saving
+        from . import _saving, _tape
 
         _saving.install()
+        _tape.install()
         transform.FUNC_GRAPH_TRANSFORMS.append(_transform)
         memory["hooked"] = True
     except (ImportError, AttributeError) as error:
@@ -61,6 +66,21 @@ def install() -> None:
 
 
 def _transform(graph: Any) -> None:
+    """What TensorFlow calls with each function graph that it has traced."""
+    _look(graph, _where)
+
+
+def before_gradient(graph: Any) -> None:
+    """To be called before TensorFlow differentiates an ordinary function for a tape outside.
+
+    It then makes two functions of the graph, and from the second alone no gradient can be
+    recognized; of a fused op it is one op.
+    """
+    if not getattr(graph, _LOOKED_AT, False):
+        _look(graph, lambda graph: "tape" if _may_be_edited(graph) else None)
+
+
+def _look(graph: Any, where_of: Callable[[Any], str | None]) -> None:
     try:
         core = _library.core()
         if not core.is_enabled():
@@ -69,8 +89,9 @@ def _transform(graph: Any) -> None:
         # The trace in which variables are created is thrown away.
         if types.isdisjoint(_ROOTS) or "VarIsInitializedOp" in types:
             return
-        where = _where(graph)
+        where = where_of(graph)
         if where is not None:
+            setattr(graph, _LOOKED_AT, True)
             _rewrite(core, graph, where)
     except Exception as error:  # noqa: BLE001 (whatever it is, the user's trace must go on)
         _process.logger.warning(
@@ -84,18 +105,22 @@ def _transform(graph: Any) -> None:
 def _where(graph: Any) -> str | None:
     """ "xla" in a function that XLA will compile, "trace" in one that Grappler will not bring to
     us, None in all others."""
-    from tensorflow.python.framework import func_graph, ops
-    from tensorflow.python.saved_model import save_context
-
-    if not isinstance(graph, func_graph.FuncGraph) or save_context.in_save_context():
-        return None
-    # A v1 graph is written out with the functions in it.
-    if not ops.executing_eagerly_outside_functions():
+    if not _may_be_edited(graph):
         return None
     if _is_compiled(graph):
         return "xla"
     held = _process.state()["held"]
     return "trace" if held and _device_type() in held else None
+
+
+def _may_be_edited(graph: Any) -> bool:
+    from tensorflow.python.framework import func_graph, ops
+    from tensorflow.python.saved_model import save_context
+
+    if not isinstance(graph, func_graph.FuncGraph) or save_context.in_save_context():
+        return False
+    # A v1 graph is written out with the functions in it.
+    return ops.executing_eagerly_outside_functions()
 
 
 def _is_compiled(graph: Any) -> bool:

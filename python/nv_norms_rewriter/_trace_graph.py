@@ -33,7 +33,8 @@ def describe(graph: tf.Graph) -> GraphDef:
     TensorFlow's shape inference gets these from the variables' handles and from the library, which
     Python keeps and a GraphDef lacks.
     """
-    graph_def = graph.as_graph_def()
+    with _saving.raw():
+        graph_def = graph.as_graph_def()
     graph_def.ClearField("library")
     opaque = {op.name: op for op in graph.get_operations() if _is_opaque(op)}
     if not opaque:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -86,15 +87,47 @@ def test_tape_outside(layer: Layer, x: tf.Tensor, dy: tf.Tensor, persistent: boo
     gradients = tape.gradient(y, [x, layer.gamma, layer.beta], output_gradients=dy)
     for actual, exact in zip(gradients, layer.exact_gradients(x, dy), strict=True):
         close(actual, exact)
+    assert "FusedLayerNormGrad" in made_for_tapes()
+
+
+def made_for_tapes() -> set[str]:
+    """The fused ops in the runtime's backward functions."""
     from tensorflow.python.eager import context
 
     runtime = context.context()
-    backward = [
-        runtime.get_function_def(name)
-        for name in runtime.list_function_names()
-        if b"__backward_" in name.encode()
-    ]
-    assert any(node.op == "FusedLayerNormGrad" for f in backward for node in f.node_def)
+    names = [name for name in runtime.list_function_names() if "__backward_" in str(name)]
+    nodes = [node for name in names for node in runtime.get_function_def(name).node_def]
+    return {node.op for node in nodes if node.op.startswith("Fused")}
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_tape_outside_of_an_ordinary_function(
+    layer: Layer, x: tf.Tensor, dy: tf.Tensor, nested: bool
+) -> None:
+    function = inner = tf.function(lambda x: layer(x), autograph=False)
+    if nested:
+        function = tf.function(lambda x: inner(x), autograph=False)
+    close(function(x), layer.exact(x))
+    gc.collect()
+    assert not made_for_tapes()
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    close(y, layer.exact(x))
+    gradients = tape.gradient(y, [x, layer.gamma, layer.beta], output_gradients=dy)
+    for actual, exact in zip(gradients, layer.exact_gradients(x, dy), strict=True):
+        close(actual, exact)
+    assert found(where="tape") == 1 and made_for_tapes() == {"FusedLayerNormGrad"}
+    for fetch in (function, function.get_concrete_function(x)):
+        close(fetch(x), layer.exact(x))
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as inner_tape:
+            inner_tape.watch(x)
+            y = function(x)
+        dx = inner_tape.gradient(y, x, output_gradients=dy)
+    close(dx, layer.exact_gradients(x, dy)[0])
+    assert outer.gradient(dx, x).shape == x.shape
 
 
 def test_tapes_in_tapes(

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import nv_norms_rewriter
 import oracle
+from nv_norms_rewriter import _saving
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "python"))
@@ -54,7 +55,8 @@ def found(direction: str = "forward", where: str = "xla") -> int:
 
 def ops_in(graph: Any) -> set[str]:
     """The fused ops in a graph and in the functions that it calls."""
-    graph_def = graph.as_graph_def()
+    with _saving.raw():
+        graph_def = graph.as_graph_def()
     nodes = [*graph_def.node, *(n for f in graph_def.library.function for n in f.node_def)]
     return {node.op for node in nodes if node.op.startswith("Fused") and "Norm" in node.op}
 
