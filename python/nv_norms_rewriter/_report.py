@@ -74,7 +74,7 @@ class Report(Sequence[Record]):
 
     Attributes:
       notices: sentences about what the rewriter cannot do in this process (another plugin holds a
-        device type, a driver is too old, a model is compiled by XLA).
+        device type, a driver is too old).
     """
 
     def __init__(self, records: Iterable[Record] = (), notices: Iterable[str] = ()) -> None:
