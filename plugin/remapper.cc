@@ -125,42 +125,57 @@ class Remapper {
   }
 
   void Fuse(const ForwardMatch& match) {
-    // Both are found before anything is changed.
-    const BackwardMatch backward = FindBackward(*view_, *shapes_, match, keep_);
+    // All are found before anything is changed.
     const bool differentiated = HasGradient(*view_, match.statistics.anchor);
-    Reason refusal =
-        backward.found() ? CheckBackward(*view_, *shapes_, match, backward) : Reason::kNoGradient;
-    Record record = RecordOf(match), gradient = record;
+    Reason refusal = Reason::kNoGradient;
+    std::vector<BackwardMatch> gradients;
+    for (const BackwardMatch& gradient : FindBackward(*view_, *shapes_, match, keep_)) {
+      const Reason reason = CheckBackward(*view_, *shapes_, match, gradient);
+      if (reason == Reason::kNone) gradients.push_back(gradient);
+      if (reason != Reason::kNone) refusal = reason;
+    }
+    const std::string anchor = view_->name(match.statistics.anchor.node);
+    Record record = RecordOf(match);
+    const Record blank = record;
     const std::string read =
         Listed({{"x", match.x}, {"gamma", match.gamma}, {"beta", match.beta}}, &record.inputs);
     record.outputs = {view_->name(match.y)};
-    const std::string anchor = view_->name(match.statistics.anchor.node);
-    const std::string dy_and_x =
-        Listed({{"dy", backward.dy}, {"x", match.x}, {"gamma", match.gamma}}, &gradient.inputs);
-    const std::string given =
-        Listed({{"dx", backward.dx}, {"dgamma", backward.dgamma}, {"dbeta", backward.dbeta}},
-               &gradient.outputs);
+    std::vector<Record> of_gradients;
+    std::vector<std::string> lines;
+    for (const BackwardMatch& gradient : gradients) {
+      of_gradients.push_back(blank);
+      of_gradients.back().direction = "backward";
+      lines.push_back(
+          Listed({{"dy", gradient.dy}, {"x", match.x}, {"gamma", match.gamma}},
+                 &of_gradients.back().inputs) +
+          Listed({{"dx", gradient.dx}, {"dgamma", gradient.dgamma}, {"dbeta", gradient.dbeta}},
+                 &of_gradients.back().outputs));
+    }
 
     const int fused = ApplyForward(view_, shapes_, match, keep_);
     VLOG(2) << "Fuse " << anchor << " ... " << record.outputs[0] << " into " << OpName(match) << " "
             << view_->name(fused) << ":" << read << Attributes(match)
             << (match.parts.empty() ? "" : " and what goes on beside it");
     records_->push_back(std::move(record));
-
-    gradient.direction = "backward";
-    if (refusal == Reason::kNone) {
-      ApplyBackward(view_, shapes_, match, backward, fused, keep_);
-      RemoveUnread(view_, match.core, keep_);
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      ApplyBackward(view_, shapes_, match, gradients[i], fused, keep_);
       VLOG(2) << "Fuse the gradient of " << anchor << " into " << OpName(match)
-              << "Grad:" << dy_and_x << given << Attributes(match);
-      records_->push_back(std::move(gradient));
-    } else if (differentiated) {
-      gradient.reason = refusal;
-      gradient.outputs = {anchor};
-      VLOG(3) << "Leave the gradient of " << anchor << " as it is: " << ReasonSentence(refusal)
-              << " (" << ReasonName(refusal) << ")";
-      records_->push_back(std::move(gradient));
+              << "Grad:" << lines[i] << Attributes(match);
+      records_->push_back(std::move(of_gradients[i]));
     }
+    if (!gradients.empty()) RemoveUnread(view_, match.core, keep_);
+    if (gradients.empty() && differentiated) LeaveGradient(blank, match, anchor, refusal);
+  }
+
+  void LeaveGradient(Record record, const ForwardMatch& match, const std::string& anchor,
+                     Reason reason) {
+    record.direction = "backward";
+    record.reason = reason;
+    Listed({{"x", match.x}, {"gamma", match.gamma}}, &record.inputs);
+    record.outputs = {anchor};
+    VLOG(3) << "Leave the gradient of " << anchor << " as it is: " << ReasonSentence(reason) << " ("
+            << ReasonName(reason) << ")";
+    records_->push_back(std::move(record));
   }
 
   // In the second pass somebody may still read the moments of a norm that the first one fused.

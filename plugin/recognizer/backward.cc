@@ -469,6 +469,25 @@ std::vector<Candidate> Candidates(const GraphView& view, const Shapes& shapes,
   return found;
 }
 
+// Of matches that replace the same node, the first.
+std::vector<BackwardMatch> WithoutOverlap(const std::vector<BackwardMatch>& matches) {
+  std::vector<BackwardMatch> kept;
+  std::set<int> taken;
+  for (const BackwardMatch& match : matches) {
+    std::vector<int> outputs;
+    for (TensorId tensor : {match.dx, match.dgamma, match.dbeta}) {
+      if (tensor.valid()) outputs.push_back(tensor.node);
+    }
+    if (std::any_of(outputs.begin(), outputs.end(), [&](int n) { return taken.count(n) > 0; })) {
+      continue;
+    }
+    taken.insert(match.core.begin(), match.core.end());
+    taken.insert(outputs.begin(), outputs.end());
+    kept.push_back(match);
+  }
+  return kept;
+}
+
 }  // namespace
 
 bool HasGradient(const GraphView& view, TensorId anchor) {
@@ -479,21 +498,36 @@ bool HasGradient(const GraphView& view, TensorId anchor) {
   return false;
 }
 
-BackwardMatch FindBackward(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
-                           const std::function<bool(int)>& keep) {
-  BackwardMatch best;
+std::vector<BackwardMatch> FindBackward(const GraphView& view, const Shapes& shapes,
+                                        const ForwardMatch& forward,
+                                        const std::function<bool(int)>& keep) {
   const auto score = [](const BackwardMatch& m) {
     return 3 * m.dx.valid() + m.dgamma.valid() + m.dbeta.valid();
   };
+  const auto complete = [&](const BackwardMatch& m) {
+    return m.dx.valid() && m.dgamma.valid() == forward.gamma.valid() &&
+           m.dbeta.valid() == forward.beta.valid();
+  };
+  const auto depends = [&](TensorId a, TensorId b) {
+    return view.DependsOn(a.node, {b.node}) || view.DependsOn(b.node, {a.node});
+  };
+  std::vector<BackwardMatch> found;
   for (const auto& [dy, like] : Candidates(view, shapes, forward)) {
+    // Two gradients of one forward come from two losses; else it is one gradient, seen again.
+    BackwardMatch* same = nullptr;
+    for (BackwardMatch& other : found) {
+      if (depends(dy, other.dy)) same = &other;
+    }
+    if (same != nullptr && complete(*same)) continue;
     const BackwardMatch match = BackwardSearch(view, shapes, forward, dy, like, keep).Run();
-    if (score(match) > score(best)) best = match;
-    if (best.dx.valid() && best.dgamma.valid() == forward.gamma.valid() &&
-        best.dbeta.valid() == forward.beta.valid()) {
-      break;
+    if (!match.found()) continue;
+    if (same == nullptr) {
+      found.push_back(match);
+    } else if (score(match) > score(*same)) {
+      *same = match;
     }
   }
-  return best;
+  return WithoutOverlap(found);
 }
 
 }  // namespace nv_norms

@@ -23,10 +23,11 @@ struct BackwardMatch {
   bool found() const { return dx.valid() || dgamma.valid() || dbeta.valid(); }
 };
 
-// The gradient that belongs to `forward`, which must still be in the graph as it was. Nothing
-// found(): there is none, or it is not understood.
-BackwardMatch FindBackward(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
-                           const std::function<bool(int)>& keep);
+// The gradients that belong to `forward`, which must still be in the graph as it was: one for each
+// loss that it is differentiated by. Empty: there is none, or it is not understood.
+std::vector<BackwardMatch> FindBackward(const GraphView& view, const Shapes& shapes,
+                                        const ForwardMatch& forward,
+                                        const std::function<bool(int)>& keep);
 
 // Whether the graph differentiates the anchor of a normalization: RsqrtGrad and the like read it.
 bool HasGradient(const GraphView& view, TensorId anchor);
