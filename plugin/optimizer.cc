@@ -6,6 +6,7 @@
 #include <fstream>
 #include <string>
 
+#include "google/protobuf/arena.h"
 #include "plugin/remapper.h"
 #include "plugin/report.h"
 #include "tensorflow/c/tf_buffer.h"
@@ -75,15 +76,19 @@ void Abort(TF_Status* status, const std::string& why) {
 void Optimize(void* self, const TF_Buffer* serialized, const TF_GrapplerItem* item,
               TF_Buffer* optimized, TF_Status* status) {
   if (!IsEnabled()) return Abort(status, "the normalization rewriter is disabled");
-  tensorflow::GraphDef graph;
+  // The C API hands out neither the item's name nor its feeds; and the graph only serialized.
+  const auto& grappler_item = *reinterpret_cast<const tensorflow::grappler::GrapplerItem*>(item);
+  Dump(grappler_item.graph, "before");
+  if (!MayHoldNormalizations(grappler_item.graph, grappler_item.id)) {
+    return Abort(status, "no normalization to fuse");
+  }
+  google::protobuf::Arena arena;  // a graph of many nodes is long to free one by one
+  auto& graph = *google::protobuf::Arena::Create<tensorflow::GraphDef>(&arena);
   if (!graph.ParseFromArray(serialized->data, static_cast<int>(serialized->length))) {
     return Abort(status, "the graph cannot be parsed");
   }
-  Dump(graph, "before");
   RemapperOptions options;
   options.device_type = static_cast<const Optimizer*>(self)->device_type;
-  // The C API hands out neither the item's name nor its feeds.
-  const auto& grappler_item = *reinterpret_cast<const tensorflow::grappler::GrapplerItem*>(item);
   options.graph_name = grappler_item.id;
   for (const auto& [name, tensor] : grappler_item.feed) {
     options.feeds.insert(name.substr(0, name.find(':')));

@@ -21,6 +21,9 @@ struct RemapperOptions {
   bool check = false;  // an error for a graph that is none, even if it holds no normalization
 };
 
+// Whether there is anything to look at: a quick answer for most graphs, read off the graph alone.
+bool MayHoldNormalizations(const tensorflow::GraphDef& graph, const std::string& name);
+
 // Recognizes the normalizations in `graph` and fuses them. `item` holds the same graph, for shape
 // inference. True if anything changed; `records` tells what was found either way.
 absl::StatusOr<bool> Remap(tensorflow::GraphDef* graph, TF_GrapplerItem* item,

@@ -46,7 +46,7 @@ Alignment Unify(Atom a, Atom b, Axes* axes) {
 }
 
 bool HasAtomTwice(const Dims& dims) {
-  std::vector<Atom> all;
+  Dim all;
   for (const Dim& dim : dims) all.insert(all.end(), dim.begin(), dim.end());
   std::sort(all.begin(), all.end());
   return std::adjacent_find(all.begin(), all.end()) != all.end();

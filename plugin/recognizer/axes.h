@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "plugin/graph/view.h"
 #include "plugin/recognizer/size.h"
 
@@ -15,8 +16,8 @@ namespace nv_norms {
 // An atom is an axis that no Reshape in sight splits: every dimension of every tensor near a
 // candidate is a list of atoms. A dimension of size 1 is the empty list.
 using Atom = int;
-using Dim = std::vector<Atom>;
-using Dims = std::vector<Dim>;
+using Dim = absl::InlinedVector<Atom, 6>;  // evaluation makes them by the thousand
+using Dims = absl::InlinedVector<Dim, 6>;
 
 // The atoms of one candidate. An atom may later be found to consist of others, either because a
 // Reshape splits it or because it turns out to be the same axis as one that has another name

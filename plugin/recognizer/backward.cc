@@ -139,7 +139,7 @@ class BackwardSearch {
 
   // The textbook's gradients.
   std::optional<Reference> ReferenceOf(Interpreter* interpreter) {
-    const std::vector<Atom> reduced = ReducedAtoms(view_, forward_.statistics, interpreter);
+    const Dim reduced = ReducedAtoms(view_, forward_.statistics, interpreter);
     const Value* x = interpreter->restart() ? nullptr : interpreter->Eval(forward_.x);
     const Value* dy = interpreter->restart() ? nullptr : interpreter->Eval(scene_.dy);
     if (x == nullptr || dy == nullptr || reduced.empty()) return std::nullopt;
@@ -166,7 +166,7 @@ class BackwardSearch {
     dx = Zip(dx, Zip(Zip(centred, rstd, Times), along, Times), Minus);
     Reference reference;
     reference.dx = Zip(dx, rstd, Times);
-    std::vector<Atom> others;
+    Dim others;
     for (Atom atom : x->numbers.atoms) {
       if (std::find(parameter_.begin(), parameter_.end(), atom) == parameter_.end()) {
         others.push_back(atom);
@@ -388,7 +388,7 @@ class BackwardSearch {
   Interpreter* interpreter_ = nullptr;
   std::optional<Reference> reference_;
   Dims x_dims_;
-  std::vector<Atom> parameter_;
+  Dim parameter_;
   BackwardMatch match_;
 };
 
@@ -469,11 +469,15 @@ std::vector<Candidate> Candidates(const GraphView& view, const Shapes& shapes,
   return found;
 }
 
-// Of matches that replace the same node, the first.
+// Of matches that replace the same node, the first. Where x is differentiated, what lacks dx
+// belongs to another norm of the same x: sum(dy * xhat) knows no gamma.
 std::vector<BackwardMatch> WithoutOverlap(const std::vector<BackwardMatch>& matches) {
   std::vector<BackwardMatch> kept;
   std::set<int> taken;
+  const bool with_dx = std::any_of(matches.begin(), matches.end(),
+                                   [](const BackwardMatch& m) { return m.dx.valid(); });
   for (const BackwardMatch& match : matches) {
+    if (with_dx && !match.dx.valid()) continue;
     std::vector<int> outputs;
     for (TensorId tensor : {match.dx, match.dgamma, match.dbeta}) {
       if (tensor.valid()) outputs.push_back(tensor.node);

@@ -67,7 +67,7 @@ class Search {
     Numbers centred, plain;  // (x - mean) * rstd, x * rstd
   };
 
-  std::optional<Bases> BasesOf(Interpreter* interpreter, std::vector<Atom>* reduced) const {
+  std::optional<Bases> BasesOf(Interpreter* interpreter, Dim* reduced) const {
     *reduced = ReducedAtoms(view_, statistics_, interpreter);
     const Value* x = interpreter->restart() ? nullptr : interpreter->Eval(statistics_.x);
     if (x == nullptr || reduced->empty()) return std::nullopt;
@@ -134,7 +134,7 @@ class Search {
     if (FromX(tensor)) return false;
     const Value* value = interpreter_->Eval(tensor);
     if (value == nullptr) return false;
-    const std::vector<Atom> atoms = value->Flat();
+    const Dim atoms = value->Flat();
     return !atoms.empty() &&
            FindProblem(axes_, x_dims_, reduced_, &atoms, statistics_.moment).has_value();
   }
@@ -433,7 +433,7 @@ class Search {
   bool HoldsInEveryDraw(const Output& output) {
     for (int draw = 1; draw < Interpreter::kNumDraws; ++draw) {
       Interpreter interpreter(scene_, &axes_, draw);
-      std::vector<Atom> reduced;
+      Dim reduced;
       const auto bases = BasesOf(&interpreter, &reduced);
       if (!bases) return false;
       bool ok = true;
@@ -467,7 +467,7 @@ class Search {
   bool Usable(const Output& output, ForwardMatch* match) {
     const Value* y = interpreter_->Eval(output.y);
     if (y == nullptr || y->dims != x_dims_) return false;
-    std::vector<Atom> parameter;
+    Dim parameter;
     const TensorId affine = output.gamma.valid() ? output.gamma : output.beta;
     if (affine.valid()) parameter = interpreter_->Eval(affine)->Flat();
     auto problem = FindProblem(axes_, x_dims_, reduced_, affine.valid() ? &parameter : nullptr,
@@ -680,7 +680,7 @@ class Search {
   Interpreter* interpreter_ = nullptr;
   bool ready_ = false;
   Reason reason_ = Reason::kNoOutput;
-  std::vector<Atom> reduced_;
+  Dim reduced_;
   Dims x_dims_;
   Bases bases_;
   std::vector<Output> all_;

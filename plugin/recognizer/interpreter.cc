@@ -44,7 +44,7 @@ double Interpreter::RealSize(const Size& size) const {
   return real;
 }
 
-Numbers Interpreter::Random(TensorId tensor, const std::vector<Atom>& atoms, bool is_root) const {
+Numbers Interpreter::Random(TensorId tensor, const Dim& atoms, bool is_root) const {
   Numbers numbers;
   numbers.atoms = atoms;
   std::sort(numbers.atoms.begin(), numbers.atoms.end());
@@ -151,7 +151,7 @@ std::optional<Value> Interpreter::Leaf(TensorId tensor, bool is_root) {
   for (size_t i = 0; i < shape->size(); ++i) {
     value.dims.push_back(axes_->ForDimension(tensor, static_cast<int>(i), (*shape)[i], is_root));
   }
-  const std::vector<Atom> atoms = value.Flat();
+  const Dim atoms = value.Flat();
   if (atoms.size() > kMaxAtoms) return std::nullopt;
   value.numbers = Random(tensor, atoms, is_root);
   if (!is_root) operands_.push_back(tensor);

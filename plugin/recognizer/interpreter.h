@@ -87,7 +87,7 @@ class Interpreter {
   std::optional<SizeTensor> SizesOfNode(TensorId tensor, int depth);
   std::optional<std::vector<int>> AxisList(TensorId tensor, int rank);
   bool Done(Alignment alignment);
-  Numbers Random(TensorId tensor, const std::vector<Atom>& atoms, bool is_root) const;
+  Numbers Random(TensorId tensor, const Dim& atoms, bool is_root) const;
   int TinySize() const;
 
   const Scene& scene_;

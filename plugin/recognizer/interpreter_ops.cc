@@ -145,7 +145,7 @@ std::optional<Value> Interpreter::Reduction(int node) {
   const auto axes = AxisList(view_.inputs(node)[1], static_cast<int>(input->dims.size()));
   if (!axes || restart_) return std::nullopt;
   Value out;
-  std::vector<Atom> reduced;
+  Dim reduced;
   const bool keep = view_.GetBool(node, "keep_dims", false);
   for (size_t i = 0; i < input->dims.size(); ++i) {
     if (std::find(axes->begin(), axes->end(), static_cast<int>(i)) == axes->end()) {
@@ -319,7 +319,7 @@ std::optional<Value> Interpreter::Norm(TensorId tensor) {
   const int rank = static_cast<int>(x->dims.size());
   const auto reduced = NormAxes(view_, node, rank);
   if (!reduced) return std::nullopt;
-  std::vector<Atom> atoms;
+  Dim atoms;
   for (int i = 0; i < rank; ++i) {
     if ((*reduced)[i]) atoms.insert(atoms.end(), x->dims[i].begin(), x->dims[i].end());
   }
@@ -363,7 +363,7 @@ std::optional<Value> Interpreter::NormGrad(TensorId tensor) {
     return std::nullopt;
   }
   const int channel = ChannelsFirst(view_, node) ? 1 : rank - 1;
-  std::vector<Atom> atoms;
+  Dim atoms;
   for (int i = 0; i < rank; ++i) {
     if (i != channel) atoms.insert(atoms.end(), x->dims[i].begin(), x->dims[i].end());
   }

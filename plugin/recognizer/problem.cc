@@ -5,13 +5,13 @@
 namespace nv_norms {
 namespace {
 
-bool Contains(const std::vector<Atom>& set, Atom atom) {
+bool Contains(const Dim& set, Atom atom) {
   return std::find(set.begin(), set.end(), atom) != set.end();
 }
 
 enum class Share { kNone, kAll, kSome, kNothingThere };
 
-Share ShareOf(const Dim& dim, const std::vector<Atom>& set) {
+Share ShareOf(const Dim& dim, const Dim& set) {
   if (dim.empty()) return Share::kNothingThere;
   const auto in = std::count_if(dim.begin(), dim.end(), [&](Atom a) { return Contains(set, a); });
   if (in == 0) return Share::kNone;
@@ -21,18 +21,18 @@ Share ShareOf(const Dim& dim, const std::vector<Atom>& set) {
 bool Within(Share share, Share wanted) { return share == wanted || share == Share::kNothingThere; }
 
 // The atoms of the dimensions from..to (exclusive) in order.
-std::vector<Atom> Flat(const Dims& dims) {
-  std::vector<Atom> flat;
+Dim Flat(const Dims& dims) {
+  Dim flat;
   for (const Dim& dim : dims) flat.insert(flat.end(), dim.begin(), dim.end());
   return flat;
 }
 
 // Layer and RMS norm: whole dimensions; parameters cover exactly these, in their order.
-std::optional<Problem> OverAxes(const Dims& x, const std::vector<Atom>& reduced,
-                                const std::vector<Atom>* parameter, Moment moment) {
+std::optional<Problem> OverAxes(const Dims& x, const Dim& reduced, const Dim* parameter,
+                                Moment moment) {
   Problem problem;
   problem.kind = moment == Moment::kMeanSquare ? Kind::kRmsNorm : Kind::kLayerNorm;
-  std::vector<Atom> covered;
+  Dim covered;
   for (size_t i = 0; i < x.size(); ++i) {
     switch (ShareOf(x[i], reduced)) {
       case Share::kAll:
@@ -51,8 +51,8 @@ std::optional<Problem> OverAxes(const Dims& x, const std::vector<Atom>& reduced,
 
 // Instance and group norm with channels at `channel`: dimension 0 is the batch, the others are
 // space; the trailing part of the channels may be reduced too.
-std::optional<Problem> OverSpace(const Axes& axes, const Dims& x, const std::vector<Atom>& reduced,
-                                 const std::vector<Atom>* parameter, int channel) {
+std::optional<Problem> OverSpace(const Axes& axes, const Dims& x, const Dim& reduced,
+                                 const Dim* parameter, int channel) {
   const int rank = static_cast<int>(x.size());
   if (rank < 2 || !Within(ShareOf(x[0], reduced), Share::kNone)) return std::nullopt;
   Problem problem;
@@ -105,9 +105,8 @@ bool ShapeOf(const Axes& axes, const Dims& dims, std::vector<int64_t>* shape) {
 }
 
 // Channels as two axes, groups and what is within them.
-std::optional<Problem> OverSpaceMerged(const Axes& axes, const Dims& x,
-                                       const std::vector<Atom>& reduced,
-                                       const std::vector<Atom>* parameter, int group_axis) {
+std::optional<Problem> OverSpaceMerged(const Axes& axes, const Dims& x, const Dim& reduced,
+                                       const Dim* parameter, int group_axis) {
   Dims merged = x;
   Dim& channels = merged[group_axis];
   channels.insert(channels.end(), x[group_axis + 1].begin(), x[group_axis + 1].end());
@@ -136,11 +135,10 @@ const char* KindName(Kind kind) {
   return "unknown";
 }
 
-std::optional<Problem> FindProblem(const Axes& axes, const Dims& x,
-                                   const std::vector<Atom>& reduced,
-                                   const std::vector<Atom>* parameter, Moment moment) {
+std::optional<Problem> FindProblem(const Axes& axes, const Dims& x, const Dim& reduced,
+                                   const Dim* parameter, Moment moment) {
   if (reduced.empty()) return std::nullopt;
-  const std::vector<Atom> all = Flat(x);
+  const Dim all = Flat(x);
   for (Atom atom : reduced) {
     if (!Contains(all, atom)) return std::nullopt;
   }

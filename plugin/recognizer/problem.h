@@ -30,9 +30,8 @@ struct Problem {
 
 // Which op covers a normalization of a tensor with dimensions `x` over the atoms `reduced`, with
 // parameters (if any: not nullptr) that vary along the atoms `parameter`.
-std::optional<Problem> FindProblem(const Axes& axes, const Dims& x,
-                                   const std::vector<Atom>& reduced,
-                                   const std::vector<Atom>* parameter, Moment moment);
+std::optional<Problem> FindProblem(const Axes& axes, const Dims& x, const Dim& reduced,
+                                   const Dim* parameter, Moment moment);
 
 }  // namespace nv_norms
 

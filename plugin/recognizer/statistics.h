@@ -1,6 +1,7 @@
 #ifndef NV_NORMS_PLUGIN_RECOGNIZER_STATISTICS_H_
 #define NV_NORMS_PLUGIN_RECOGNIZER_STATISTICS_H_
 
+#include <string>
 #include <vector>
 
 #include "plugin/graph/shapes.h"
@@ -24,6 +25,7 @@ struct Statistics {
 // Nodes at which to look: Rsqrt, Sqrt, Pow(+-0.5), _UnaryOpsComposition with a Mean or Sum behind
 // them, and ops that normalize.
 bool IsAnchor(const GraphView& view, int node);
+bool MayBeAnchor(const std::string& op);  // a quick first look
 
 // All meanings that the anchor has, the best first: a variance before a mean square, and the
 // tensor that lies further out first. Empty with a reason if it has none; kNotANormalization
@@ -33,12 +35,11 @@ std::vector<Statistics> FindStatistics(const GraphView& view, const Shapes& shap
 
 // The atoms over which the statistics are taken, given interpreted x and anchor; empty and
 // nothing else if they cannot be told (or the interpreter wants a restart).
-std::vector<Atom> ReducedAtoms(const GraphView& view, const Statistics& statistics,
-                               Interpreter* interpreter);
+Dim ReducedAtoms(const GraphView& view, const Statistics& statistics, Interpreter* interpreter);
 
 // Mean (0 if the moment is the mean square) and 1 / sqrt(moment + epsilon) of x.
-Numbers MeanOf(const Numbers& x, const std::vector<Atom>& reduced);
-Numbers RstdOf(const Numbers& x, const std::vector<Atom>& reduced, Moment moment, double epsilon);
+Numbers MeanOf(const Numbers& x, const Dim& reduced);
+Numbers RstdOf(const Numbers& x, const Dim& reduced, Moment moment, double epsilon);
 
 // Tensors whose values are within reach: nodes that lead from `from` on through ops that the
 // interpreter follows, at most `limit` of them.

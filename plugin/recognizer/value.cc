@@ -8,8 +8,8 @@ namespace nv_norms {
 namespace {
 
 // Strides of `of` along the axes of `atoms`; 0 where it does not vary.
-std::vector<int> Strides(const Numbers& of, const std::vector<Atom>& atoms) {
-  std::vector<int> strides(atoms.size(), 0);
+Dim Strides(const Numbers& of, const Dim& atoms) {
+  Dim strides(atoms.size(), 0);
   int stride = 1;
   for (int i = static_cast<int>(of.atoms.size()) - 1; i >= 0; --i) {
     const auto at = std::lower_bound(atoms.begin(), atoms.end(), of.atoms[i]);
@@ -38,7 +38,7 @@ Pair::Pair(const Numbers& a, const Numbers& b) {
   stride_b_ = Strides(b, atoms_);
 }
 
-Numbers MeanOver(const Numbers& a, const std::vector<Atom>& atoms) {
+Numbers MeanOver(const Numbers& a, const Dim& atoms) {
   Numbers out;
   int count = 1;
   for (size_t i = 0; i < a.atoms.size(); ++i) {
@@ -82,8 +82,8 @@ bool CloseToProduct(const Numbers& a, const Numbers& b, const Numbers& c, double
   return Close(a, Zip(b, c, [](double p, double q) { return p * q; }), tolerance);
 }
 
-std::vector<Atom> Value::Flat() const {
-  std::vector<Atom> flat;
+Dim Value::Flat() const {
+  Dim flat;
   for (const Dim& dim : dims) flat.insert(flat.end(), dim.begin(), dim.end());
   return flat;
 }

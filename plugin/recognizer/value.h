@@ -10,8 +10,8 @@ namespace nv_norms {
 // Numbers indexed by atoms: a small array with one named axis for each atom along which it
 // varies, in ascending order of the atoms. Views of a tensor share their numbers.
 struct Numbers {
-  std::vector<Atom> atoms;  // ascending
-  std::vector<int> sizes;   // of the tiny model
+  Dim atoms;  // ascending
+  Dim sizes;  // of the tiny model
   std::vector<double> data;
 
   static Numbers Scalar(double value) { return {{}, {}, {value}}; }
@@ -30,8 +30,8 @@ Numbers Map(const Numbers& a, F f) {
 class Pair {
  public:
   Pair(const Numbers& a, const Numbers& b);
-  const std::vector<Atom>& atoms() const { return atoms_; }
-  const std::vector<int>& sizes() const { return sizes_; }
+  const Dim& atoms() const { return atoms_; }
+  const Dim& sizes() const { return sizes_; }
   int count() const { return count_; }
 
   // Calls f(offset in a, offset in b) for each element, until f gives false.
@@ -39,8 +39,8 @@ class Pair {
   void Walk(F f) const;
 
  private:
-  std::vector<Atom> atoms_;
-  std::vector<int> sizes_, stride_a_, stride_b_;
+  Dim atoms_;
+  Dim sizes_, stride_a_, stride_b_;
   int count_ = 1;
 };
 
@@ -76,7 +76,7 @@ Numbers Zip(const Numbers& a, const Numbers& b, F f) {
 }
 
 // The mean over these atoms; atoms along which it does not vary change nothing.
-Numbers MeanOver(const Numbers& a, const std::vector<Atom>& atoms);
+Numbers MeanOver(const Numbers& a, const Dim& atoms);
 
 double MaxAbs(const Numbers& a);
 // max |a - b| <= tolerance * max(|a|, |b|), with no NaN anywhere.
@@ -90,7 +90,7 @@ struct Value {
   Dims dims;
   Numbers numbers;
 
-  std::vector<Atom> Flat() const;
+  Dim Flat() const;
 };
 
 }  // namespace nv_norms
