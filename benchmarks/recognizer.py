@@ -7,8 +7,9 @@ Share: keras-hub's BertBackbone in its base configuration (12 layers, 768 wide, 
 inference and a training step (forward and gradient), each traced and optimized by Grappler several
 times on the CPU. TF_CPP_VMODULE=meta_optimizer=1,remapper=1 makes TensorFlow log a line after each
 optimizer; one clock, that of the log, gives both numbers: Grappler's time is from its first line
-to its last, ours from the line before our pass to the line after it. So ours includes what
-TensorFlow does to call a plugin (serializing the graph, parsing the result).
+to its last, ours from the line before our pass to the line after it. So a pass includes what
+TensorFlow does to call a plugin (serializing the graph, parsing the result) and its inference of
+the graph's shapes; the recognizer's own time, edits included, is what our log line says.
 
 Size: one transformer block (two layer norms, attention, feed-forward), with its gradient or
 without, is copied until the graph has so many nodes, and rewrite() is timed on it: the copies one
@@ -54,9 +55,15 @@ class Share(NamedTuple):
     grappler: float
     first: float
     second: float
+    inference: float
+    recognizer: float
 
     @property
     def share(self) -> float:
+        return self.recognizer / self.grappler
+
+    @property
+    def whole(self) -> float:
         return (self.first + self.second) / self.grappler
 
 
@@ -119,25 +126,28 @@ def _log_lines(log: str) -> Iterator[tuple[float, str, str]]:
             yield float(match[1]), match[2], match[3]
 
 
-def _passes(log: str) -> Iterator[tuple[float, list[float], int]]:
-    """(Grappler's milliseconds, ours for each pass, nodes) of each large graph in the log."""
+def _passes(log: str) -> Iterator[tuple[float, list[float], int, list[float]]]:
+    """(Grappler's milliseconds, ours for each pass, nodes, [shapes, the rest]) of large graphs."""
     start = end = before = 0.0
     ours: list[float] = []
-    nodes, pending = 0, False
+    nodes, pending, parts = 0, False, [0.0, 0.0]
     for when, file, text in _log_lines(log):
         if file == "meta_optimizer.cc":
             if text.startswith("Starting optimization for grappler item"):
                 if nodes > 500:
-                    yield 1e3 * (end - start), ours, nodes
-                start, ours, nodes = when, [], 0
+                    yield 1e3 * (end - start), ours, nodes, parts
+                start, ours, nodes, parts = when, [], 0, [0.0, 0.0]
             elif pending:
                 ours.append(1e3 * (when - before))
             pending, before, end = False, when, when
         elif file == "remapper.cc" and text.startswith("Graph "):
             pending = True
             nodes = nodes or int(re.search(r": (\d+) nodes", text)[1])
+            told = re.search(r"shapes (\d+) us, the rest (\d+) us", text)
+            if told:
+                parts = [parts[i] + int(told[i + 1]) / 1e3 for i in range(2)]
     if nodes > 500:
-        yield 1e3 * (end - start), ours, nodes
+        yield 1e3 * (end - start), ours, nodes, parts
 
 
 def _progress(text: str) -> None:
@@ -162,9 +172,9 @@ def measure_share(mode: str) -> Share:
     if not runs:
         sys.exit(f"the log holds no passes of ours:\n{child.stderr[-3000:]}")
     shares = sorted(runs, key=lambda run: sum(run[1]) / run[0])
-    grappler, (first, second), nodes = shares[len(shares) // 2]  # the median share's run
+    grappler, (first, second), nodes, parts = shares[len(shares) // 2]  # the median share's run
     fused = int(re.findall(r"FUSED (\d+)", child.stdout)[-1])
-    return Share(mode, nodes, fused, grappler, first, second)
+    return Share(mode, nodes, fused, grappler, first, second, *parts)
 
 
 # ------------------------------------------------------------------------------------------- size
@@ -312,13 +322,15 @@ def _markdown(shares: list[Share], points: list[Point]) -> str:
     lines += [
         f"## Share of Grappler's time on BERT-base (run of the median share out of {REPEATS})",
         "",
-        "| graph | nodes before us | fused | Grappler | our 1st pass | our 2nd pass | share |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| graph | nodes before us | fused | Grappler | recognizer | share "
+        "| 1st pass, whole | its shape inference | 2nd pass, whole | share |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for s in shares:
         lines.append(
-            f"| {s.mode} | {s.nodes} | {s.fused} | {s.grappler:.0f} ms | {s.first:.1f} ms "
-            f"| {s.second:.1f} ms | {s.share:.1%} |"
+            f"| {s.mode} | {s.nodes} | {s.fused} | {s.grappler:.0f} ms | {s.recognizer:.1f} ms "
+            f"| {s.share:.1%} | {s.first:.1f} ms | {s.inference:.1f} ms | {s.second:.1f} ms "
+            f"| {s.whole:.1%} |"
         )
     lines += [
         "",
@@ -341,8 +353,8 @@ def _markdown(shares: list[Share], points: list[Point]) -> str:
 def _write_csv(path: Path, shares: list[Share], points: list[Point]) -> None:
     with path.open("w", newline="") as file:
         out = csv.writer(file)
-        out.writerow(["what", *Share._fields, "share"])
-        out.writerows(["share", *s, s.share] for s in shares)
+        out.writerow(["what", *Share._fields, "share", "whole"])
+        out.writerows(["share", *s, s.share, s.whole] for s in shares)
         out.writerow(["what", *Point._fields])
         out.writerows(["size", *p] for p in points)
 
