@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "plugin/edit.h"
 #include "plugin/edit_steps.h"
+#include "plugin/graph/accumulation.h"
 #include "plugin/graph/shapes.h"
 #include "plugin/graph/view.h"
 #include "plugin/layout/layout.h"
@@ -237,21 +238,20 @@ bool HoldsFusedNorm(const GraphView& view) {
 }  // namespace
 
 bool MayHoldNormalizations(const tensorflow::GraphDef& graph, const std::string& name) {
-  const bool has_root = std::any_of(graph.node().begin(), graph.node().end(),
-                                    [](const auto& node) { return MayBeAnchor(node.op()); });
-  if (has_root) {
+  bool root = false, norm = false, transpose = false;
+  for (const auto& node : graph.node()) {
+    root = root || MayBeAnchor(node.op());
+    norm = norm || IsNorm(node.op());
+    transpose = transpose || node.op() == "Transpose";
+  }
+  if (root || (norm && transpose)) {
     // The view changes nothing before it is asked to.
     const GraphView view(const_cast<tensorflow::GraphDef*>(&graph));
+    if (view.ok() && norm && HasLayoutTransposes(view)) return true;
     for (int node = 0; view.ok() && node < view.num_nodes(); ++node) {
       if (IsAnchor(view, node)) return true;
     }
   }
-  bool norm = false, transpose = false;
-  for (const auto& node : graph.node()) {
-    norm = norm || IsNorm(node.op());
-    transpose = transpose || node.op() == "Transpose";
-  }
-  if (norm && transpose) return true;
   VLOG(1) << "Graph " << name << ": " << graph.node_size()
           << " nodes, nothing that looks like a normalization";
   return false;
@@ -286,6 +286,7 @@ absl::StatusOr<bool> Remap(tensorflow::GraphDef* graph, TF_GrapplerItem* item,
             << " nodes, nothing that looks like a normalization";
     return false;
   }
+  RestoreSums(&view);
   bool changed = Remapper(&view, &shapes, options, records).Run(anchors);
   changed = ImproveLayout(
                 &view, &shapes,

@@ -629,6 +629,15 @@ class Search {
       if (interpreter_->restart()) return {};
       if (fits && HoldsInEveryDraw(output)) usable.push_back({output, match});
     }
+    // Where dy is 1 everywhere, xhat is summed to dgamma; that is the gradient's affair.
+    const bool affine = std::any_of(usable.begin(), usable.end(), [](const auto& each) {
+      return each.first.gamma.valid() || each.first.beta.valid();
+    });
+    const auto of_gradient = [&](const auto& each) {
+      return affine && !each.first.gamma.valid() && !each.first.beta.valid() &&
+             OnlySummed(each.first.y);
+    };
+    usable.erase(std::remove_if(usable.begin(), usable.end(), of_gradient), usable.end());
     // An output inside another's way from x is only a step of it.
     std::vector<ForwardMatch> matches;
     std::set<int> taken;
@@ -652,6 +661,14 @@ class Search {
       }
     }
     return matches;
+  }
+
+  // Whether nobody reads a tensor but sums over it.
+  bool OnlySummed(TensorId tensor) const {
+    const auto& consumers = view_.consumers(tensor.node);
+    return !keep_(tensor.node) && !consumers.empty() &&
+           std::all_of(consumers.begin(), consumers.end(),
+                       [&](const Consumer& c) { return view_.op(c.node) == "Sum"; });
   }
 
   // Inner tensors shaped like x: where only their shape is read, x's will do.
