@@ -102,6 +102,35 @@ Reason CheckForward(const GraphView& view, const Shapes& shapes, const ForwardMa
   return Reason::kNone;
 }
 
+int AddLoneForward(GraphView* view, Shapes* shapes, const ForwardMatch& match) {
+  const TensorId gamma = match.gamma.valid() ? BehindViews(*view, match.gamma) : TensorId();
+  const DataType parameter_type = gamma.valid() ? shapes->Get(gamma).dtype : tensorflow::DT_FLOAT;
+  NodeDef def = FusedDef(*view, *shapes, match, gamma, TensorId(), parameter_type);
+  const TensorInfo y_info = shapes->Get(match.x);
+  SetType(&def, "out_type", y_info.dtype);
+  const int anchor = match.statistics.anchor.node;
+  def.set_name(view->UniqueName(view->name(anchor) + "/" + OpName(match)));
+  std::vector<TensorId> inputs = {match.x};
+  if (!match.problem.merged_shape.empty()) {
+    inputs[0] = AddReshape(view, shapes, match.x, match.problem.merged_shape, anchor, -1);
+  }
+  if (gamma.valid()) inputs.push_back(gamma);
+  std::vector<int> controls;
+  for (int node : match.core) {
+    for (int control : view->control_inputs(node)) {
+      const bool known = std::find(controls.begin(), controls.end(), control) != controls.end();
+      if (!known) controls.push_back(control);
+    }
+  }
+  const int fused = view->AddNode(def, inputs, controls, anchor);
+  const TensorInfo statistics_info{
+      y_info.dtype == tensorflow::DT_DOUBLE ? tensorflow::DT_DOUBLE : tensorflow::DT_FLOAT,
+      false,
+      {}};
+  shapes->Set(fused, {y_info, statistics_info, statistics_info});
+  return fused;
+}
+
 int ApplyForward(GraphView* view, Shapes* shapes, const ForwardMatch& match,
                  const std::function<bool(int)>& keep) {
   TensorId gamma = match.gamma.valid() ? BehindViews(*view, match.gamma) : TensorId();

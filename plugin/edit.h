@@ -21,6 +21,9 @@ Reason CheckForward(const GraphView& view, const Shapes& shapes, const ForwardMa
 int ApplyForward(GraphView* view, Shapes* shapes, const ForwardMatch& match,
                  const std::function<bool(int)>& keep);
 
+// For a gradient whose forward's y is not in the graph: adds the fused op for its statistics.
+int AddLoneForward(GraphView* view, Shapes* shapes, const ForwardMatch& match);
+
 // The same for the gradient, given the fused forward node. CheckBackward() must hold before the
 // forward is edited.
 Reason CheckBackward(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -93,6 +94,7 @@ class Remapper {
       // The most telling reason wins.
       if (reason == Reason::kNoOutput || reason == Reason::kNone) reason = why_not;
     }
+    if (first && !meanings.empty() && FuseLone(meanings[0])) return Outcome::kFused;
     if (first) Refuse(anchor, meanings, reason);
     return Outcome::kNothing;
   }
@@ -131,43 +133,76 @@ class Remapper {
     // All are found before anything is changed.
     const bool differentiated = HasGradient(*view_, match.statistics.anchor);
     Reason refusal = Reason::kNoGradient;
-    std::vector<BackwardMatch> gradients;
-    for (const BackwardMatch& gradient : FindBackward(*view_, *shapes_, match, keep_)) {
-      const Reason reason = CheckBackward(*view_, *shapes_, match, gradient);
-      if (reason == Reason::kNone) gradients.push_back(gradient);
-      if (reason != Reason::kNone) refusal = reason;
-    }
+    const auto gradients = Sound(match, FindBackward(*view_, *shapes_, match, keep_), &refusal);
     const std::string anchor = view_->name(match.statistics.anchor.node);
-    Record record = RecordOf(match);
-    const Record blank = record;
+    const Record blank = RecordOf(match);
+    const auto described = Describe(match, gradients);
+    Record record = blank;
     const std::string read =
         Listed({{"x", match.x}, {"gamma", match.gamma}, {"beta", match.beta}}, &record.inputs);
     record.outputs = {view_->name(match.y)};
-    std::vector<Record> of_gradients;
-    std::vector<std::string> lines;
-    for (const BackwardMatch& gradient : gradients) {
-      of_gradients.push_back(blank);
-      of_gradients.back().direction = "backward";
-      lines.push_back(
-          Listed({{"dy", gradient.dy}, {"x", match.x}, {"gamma", match.gamma}},
-                 &of_gradients.back().inputs) +
-          Listed({{"dx", gradient.dx}, {"dgamma", gradient.dgamma}, {"dbeta", gradient.dbeta}},
-                 &of_gradients.back().outputs));
-    }
-
     const int fused = ApplyForward(view_, shapes_, match, keep_);
     VLOG(2) << "Fuse " << anchor << " ... " << record.outputs[0] << " into " << OpName(match) << " "
             << view_->name(fused) << ":" << read << Attributes(match)
             << (match.parts.empty() ? "" : " and what goes on beside it");
     records_->push_back(std::move(record));
+    Apply(match, gradients, described, anchor, fused);
+    if (gradients.empty() && differentiated) LeaveGradient(blank, match, anchor, refusal);
+  }
+
+  // A gradient whose forward nobody asks for.
+  bool FuseLone(const Statistics& statistics) {
+    const LoneGradient lone = FindLoneGradient(*view_, *shapes_, statistics, keep_);
+    if (lone.gradients.empty() || CheckForward(*view_, *shapes_, lone.forward) != Reason::kNone) {
+      return false;
+    }
+    Reason refusal = Reason::kNone;
+    const auto gradients = Sound(lone.forward, lone.gradients, &refusal);
+    if (gradients.empty()) return false;
+    const auto described = Describe(lone.forward, gradients);
+    const std::string anchor = view_->name(statistics.anchor.node);
+    const int fused = AddLoneForward(view_, shapes_, lone.forward);
+    Apply(lone.forward, gradients, described, anchor, fused);
+    return true;
+  }
+
+  std::vector<BackwardMatch> Sound(const ForwardMatch& match,
+                                   const std::vector<BackwardMatch>& gradients, Reason* refusal) {
+    std::vector<BackwardMatch> sound;
+    for (const BackwardMatch& gradient : gradients) {
+      const Reason reason = CheckBackward(*view_, *shapes_, match, gradient);
+      if (reason == Reason::kNone) sound.push_back(gradient);
+      if (reason != Reason::kNone) *refusal = reason;
+    }
+    return sound;
+  }
+
+  // A record and a log line for each gradient, while the names are still those of the graph.
+  std::vector<std::pair<Record, std::string>> Describe(
+      const ForwardMatch& match, const std::vector<BackwardMatch>& gradients) const {
+    std::vector<std::pair<Record, std::string>> described;
+    for (const BackwardMatch& gradient : gradients) {
+      Record record = RecordOf(match);
+      record.direction = "backward";
+      std::string line =
+          Listed({{"dy", gradient.dy}, {"x", match.x}, {"gamma", match.gamma}}, &record.inputs);
+      line += Listed({{"dx", gradient.dx}, {"dgamma", gradient.dgamma}, {"dbeta", gradient.dbeta}},
+                     &record.outputs);
+      described.emplace_back(std::move(record), std::move(line));
+    }
+    return described;
+  }
+
+  void Apply(const ForwardMatch& match, const std::vector<BackwardMatch>& gradients,
+             const std::vector<std::pair<Record, std::string>>& described,
+             const std::string& anchor, int fused) {
     for (size_t i = 0; i < gradients.size(); ++i) {
       ApplyBackward(view_, shapes_, match, gradients[i], fused, keep_);
       VLOG(2) << "Fuse the gradient of " << anchor << " into " << OpName(match)
-              << "Grad:" << lines[i] << Attributes(match);
-      records_->push_back(std::move(of_gradients[i]));
+              << "Grad:" << described[i].second << Attributes(match);
+      records_->push_back(described[i].first);
     }
     if (!gradients.empty()) RemoveUnread(view_, match.core, keep_);
-    if (gradients.empty() && differentiated) LeaveGradient(blank, match, anchor, refusal);
   }
 
   void LeaveGradient(Record record, const ForwardMatch& match, const std::string& anchor,

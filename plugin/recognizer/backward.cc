@@ -98,6 +98,13 @@ class BackwardSearch {
       }
       if (interpreter.restart()) continue;
       if (!reference_ || !match_.found() || !HoldsInEveryDraw()) return BackwardMatch();
+      if (forward_.lone) {
+        const Dim reduced = ReducedAtoms(view_, forward_.statistics, &interpreter);
+        match_.problem =
+            FindProblem(axes_, x_dims_, reduced, forward_.gamma.valid() ? &parameter_ : nullptr,
+                        forward_.statistics.moment);
+        if (!match_.problem) return BackwardMatch();
+      }
       match_.core = CoreNodes();
       return match_;
     }
@@ -148,8 +155,9 @@ class BackwardSearch {
     for (const TensorId& tensor : {forward_.gamma, forward_.beta}) {
       if (!tensor.valid()) continue;
       const Value* value = interpreter->Eval(tensor);
-      // y itself ties gamma's axes to those of x.
-      if (value == nullptr || interpreter->Eval(forward_.y) == nullptr) return std::nullopt;
+      // y itself ties gamma's axes to those of x; without it, the gradient must.
+      if (value == nullptr) return std::nullopt;
+      if (!forward_.lone && interpreter->Eval(forward_.y) == nullptr) return std::nullopt;
       parameter_ = value->Flat();
       if (tensor == forward_.gamma) gamma = value->numbers;
     }
@@ -190,7 +198,8 @@ class BackwardSearch {
     std::sort(nodes.begin(), nodes.end(), [&](int a, int b) {
       return std::make_pair(view_.order(a), a) < std::make_pair(view_.order(b), b);
     });
-    const bool wants_dgamma = forward_.gamma.valid(), wants_dbeta = forward_.beta.valid();
+    const bool wants_dgamma = forward_.gamma.valid();
+    const bool wants_dbeta = forward_.beta.valid() || (forward_.lone && wants_dgamma);
     for (int node : nodes) {
       const std::string& op = view_.op(node);
       const TensorId tensor{node, 0};
@@ -492,6 +501,45 @@ std::vector<BackwardMatch> WithoutOverlap(const std::vector<BackwardMatch>& matc
   return kept;
 }
 
+// The nodes that lead from x to a tensor.
+std::vector<int> Between(const GraphView& view, TensorId x, TensorId to) {
+  const std::unordered_set<int> from_x = Dependents(view, x, kMaxDescendants);
+  std::vector<int> nodes;
+  std::set<int> seen;
+  std::vector<int> stack = {to.node};
+  while (!stack.empty()) {
+    const int node = stack.back();
+    stack.pop_back();
+    if (from_x.count(node) == 0 || !seen.insert(node).second) continue;
+    nodes.push_back(node);
+    for (const TensorId& input : view.inputs(node)) {
+      if (input != x) stack.push_back(input.node);
+    }
+  }
+  return nodes;
+}
+
+// What a tensor is multiplied with that may be a gamma: a tensor of known shape that no inner node
+// gives.
+std::vector<TensorId> MultipliedWith(const GraphView& view, const Shapes& shapes, TensorId tensor,
+                                     const std::vector<int>& inner) {
+  constexpr size_t kMaxGammas = 4;
+  std::vector<TensorId> found;
+  for (const Consumer& c : view.consumers(tensor)) {
+    if (view.op(c.node) != "Mul") continue;
+    const TensorId other = view.inputs(c.node)[1 - c.slot];
+    const TensorInfo& info = shapes.Get(other);
+    const bool known = info.rank_known && std::all_of(info.dims.begin(), info.dims.end(),
+                                                      [](int64_t size) { return size >= 0; });
+    if (known && found.size() < kMaxGammas && other != tensor &&
+        std::find(inner.begin(), inner.end(), other.node) == inner.end() &&
+        std::find(found.begin(), found.end(), other) == found.end()) {
+      found.push_back(other);
+    }
+  }
+  return found;
+}
+
 }  // namespace
 
 bool HasGradient(const GraphView& view, TensorId anchor) {
@@ -532,6 +580,36 @@ std::vector<BackwardMatch> FindBackward(const GraphView& view, const Shapes& sha
     }
   }
   return WithoutOverlap(found);
+}
+
+LoneGradient FindLoneGradient(const GraphView& view, const Shapes& shapes,
+                              const Statistics& statistics, const std::function<bool(int)>& keep) {
+  LoneGradient lone;
+  if (!HasGradient(view, statistics.anchor) || !shapes.Get(statistics.x).rank_known) return lone;
+  ForwardMatch& forward = lone.forward;
+  forward.statistics = statistics;
+  forward.x = statistics.x;
+  forward.y = statistics.anchor;
+  forward.lone = true;
+  forward.subtract_mean = statistics.moment == Moment::kVariance;
+  forward.core = Between(view, statistics.x, statistics.anchor);
+  std::vector<TensorId> gammas = MultipliedWith(view, shapes, statistics.anchor, forward.core);
+  for (const Candidate& candidate : Candidates(view, shapes, forward)) {
+    for (TensorId gamma : MultipliedWith(view, shapes, candidate.dy, forward.core)) {
+      if (std::find(gammas.begin(), gammas.end(), gamma) == gammas.end()) gammas.push_back(gamma);
+    }
+  }
+  gammas.push_back(TensorId());  // none
+  for (TensorId gamma : gammas) {
+    forward.gamma = gamma;
+    lone.gradients = FindBackward(view, shapes, forward, keep);
+    if (!lone.gradients.empty() && lone.gradients[0].dx.valid()) {
+      forward.problem = *lone.gradients[0].problem;
+      return lone;
+    }
+  }
+  lone.gradients.clear();
+  return lone;
 }
 
 }  // namespace nv_norms

@@ -2,6 +2,7 @@
 #define NV_NORMS_PLUGIN_RECOGNIZER_BACKWARD_H_
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "plugin/recognizer/forward.h"
@@ -20,6 +21,8 @@ struct BackwardMatch {
   std::vector<int64_t> dgamma_shape, dbeta_shape;
   std::vector<int> core;  // the nodes between dy, x and the outputs
 
+  std::optional<Problem> problem;  // where y is absent: what the gradient is that of
+
   bool found() const { return dx.valid() || dgamma.valid() || dbeta.valid(); }
 };
 
@@ -28,6 +31,16 @@ struct BackwardMatch {
 std::vector<BackwardMatch> FindBackward(const GraphView& view, const Shapes& shapes,
                                         const ForwardMatch& forward,
                                         const std::function<bool(int)>& keep);
+
+// The gradients of a normalization whose own output is not in the graph (a loss that nobody asks
+// for is not computed, its gradient is), each with the forward that it belongs to: y and beta are
+// absent, y.node is the anchor.
+struct LoneGradient {
+  ForwardMatch forward;
+  std::vector<BackwardMatch> gradients;
+};
+LoneGradient FindLoneGradient(const GraphView& view, const Shapes& shapes,
+                              const Statistics& statistics, const std::function<bool(int)>& keep);
 
 // Whether the graph differentiates the anchor of a normalization: RsqrtGrad and the like read it.
 bool HasGradient(const GraphView& view, TensorId anchor);
