@@ -136,3 +136,198 @@ def test_gradient_through_a_branch(rng, old_control_flow, taken: bool) -> None:
     expected = _textbook(values).dx if taken else values["dy"] * values["gamma"]
     for each in (graph, after):
         np.testing.assert_allclose(run(each, feeds), expected, 5e-5, 5e-5)
+
+
+def _gradient_graph(make_loss, shape=(None, 8), outputs=("a", "b", "c"), norm=_layer):
+    """Gradients of a loss of layer norms by x, gamma and beta, and nothing else."""
+
+    def make() -> None:
+        x, dy = placeholder("x", shape), placeholder("dy", shape)
+        gamma, beta = placeholder("gamma", (shape[-1],)), placeholder("beta", (shape[-1],))
+        total = tf.reduce_sum(make_loss(norm(x, gamma, beta), dy))
+        for name, gradient in zip(outputs, tf.gradients(total, [x, gamma, beta]), strict=True):
+            tf.identity(gradient, name=name)
+
+    return trace(make)
+
+
+def _rewritten(graph, fetches) -> tuple:
+    after, report = rewrite(graph, fetches=list(fetches))
+    return after, [record for record in report.fused if record.direction == "backward"]
+
+
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+def test_gradient_without_the_output(rng, kind: str) -> None:
+    """Nobody asks for the loss: the graph holds the gradient, y is not even computed."""
+
+    def rms(x, gamma, beta):
+        mean_square = tf.reduce_mean(tf.square(x), -1, keepdims=True)
+        return x * tf.math.rsqrt(mean_square + EPSILON) * gamma + beta
+
+    values = _values(rng)
+    graph = _gradient_graph(lambda y, dy: y * dy, norm={"layer": _layer, "rms": rms}[kind])
+    pruned = tf.compat.v1.graph_util.extract_sub_graph(graph, ["a", "b", "c"])
+    after, fused = _rewritten(pruned, "abc")
+    assert len(fused) == 1
+    assert not any(node.op == "RsqrtGrad" for node in after.node)
+    given = (values[name] for name in ("dy", "x", "gamma"))
+    expected = oracle.backward(*given, (-1,), (-1,), EPSILON, subtract_mean=kind == "layer")
+    for one, want in zip(run(after, values, ["a:0", "b:0", "c:0"]), expected, strict=True):
+        np.testing.assert_allclose(one, want, 5e-5, 5e-5)
+
+
+def _take_sums_apart(graph) -> int:
+    """What TensorFlow's memory optimizer does to large sums; returns how many there were."""
+    count = 0
+    for node in list(graph.node):
+        if node.op != "AddN":
+            continue
+        count += 1
+        dtype = node.attr["T"]
+        terms = list(node.input)
+        variable = graph.node.add(name=f"{node.name}/tmp_var", op="TemporaryVariable")
+        variable.attr["dtype"].CopyFrom(dtype)
+        variable.attr["shape"].shape.unknown_rank = True
+        variable.attr["var_name"].s = f"{node.name}/tmp_var".encode()
+        zeros = graph.node.add(name=f"{node.name}/tmp_var_zeros", op="ZerosLike")
+        zeros.attr["T"].CopyFrom(dtype)
+        zeros.input.append(terms[0])
+        assign = graph.node.add(name=f"{node.name}/tmp_var_initializer", op="Assign")
+        assign.attr["T"].CopyFrom(dtype)
+        assign.attr["use_locking"].b = False
+        assign.attr["validate_shape"].b = False
+        assign.input.extend([variable.name, zeros.name])
+        node.op = "DestroyTemporaryVariable"
+        del node.input[:]
+        del node.attr["N"]
+        node.attr["var_name"].s = variable.attr["var_name"].s
+        node.input.append(assign.name)
+        for number, term in enumerate(terms):
+            add = graph.node.add(name=f"{node.name}/tmp_var_accum_{number}", op="AssignAdd")
+            add.attr["T"].CopyFrom(dtype)
+            add.attr["use_locking"].b = False
+            add.input.extend([assign.name, term])
+            node.input.append(f"^{add.name}")
+    return count
+
+
+def test_sum_that_the_memory_optimizer_took_apart(rng) -> None:
+    values = _values(rng)
+    graph = _gradient_graph(lambda y, dy: y * dy)
+    assert _take_sums_apart(graph) >= 1
+    after, fused = _rewritten(graph, "abc")
+    assert len(fused) == 1
+    assert not any("TemporaryVariable" in node.op for node in after.node)
+    for each in (graph, after):
+        got = run(each, values, ["a:0", "b:0", "c:0"])
+        for one, want in zip(got, _textbook(values), strict=True):
+            np.testing.assert_allclose(one, want, 5e-5, 5e-5)
+
+
+def test_two_losses_of_one_norm(rng) -> None:
+    values = _values(rng) | {"dy2": rng.normal(size=(3, 8)).astype(np.float32)}
+
+    def make() -> None:
+        x, dy, dy2 = (placeholder(name, (None, 8)) for name in ("x", "dy", "dy2"))
+        gamma, beta = placeholder("gamma", (8,)), placeholder("beta", (8,))
+        y = tf.identity(_layer(x, gamma, beta), name="y")
+        for number, seed in enumerate((dy, dy2)):
+            gradients = tf.gradients(y, [x, gamma, beta], seed)
+            for name, gradient in zip("abc", gradients, strict=True):
+                tf.identity(gradient, name=f"{name}{number}")
+
+    graph = trace(make)
+    names = [f"{name}{number}" for number in range(2) for name in "abc"]
+    after, fused = _rewritten(graph, ["y", *names])
+    assert len(fused) == 2
+    expected = [*_textbook(values), *_textbook(values, values["dy2"])]
+    for each in (graph, after):
+        for one, want in zip(run(each, values, [f"{n}:0" for n in names]), expected, strict=True):
+            np.testing.assert_allclose(one, want, 5e-5, 5e-5)
+
+
+def test_several_norms_of_one_tensor_have_a_gradient_each(rng) -> None:
+    values = _values(rng)
+
+    def make() -> None:
+        x, dy = placeholder("x", (None, 8)), placeholder("dy", (None, 8))
+        gamma, beta = placeholder("gamma", (8,)), placeholder("beta", (8,))
+        total = 0.0
+        for factor in (1.0, -2.0, 3.0):
+            total += factor * tf.reduce_sum(_layer(x, gamma * factor, beta) * dy)
+        tf.identity(total, name="total")
+        for name, gradient in zip("abc", tf.gradients(total, [x, gamma, beta]), strict=True):
+            tf.identity(gradient, name=name)
+
+    graph = trace(make)
+    after, report = rewrite(graph, fetches=["total", "a", "b", "c"])
+    assert [sum(r.direction == d for r in report.fused) for d in ("forward", "backward")] == [3, 3]
+    # dy stands for 1 * dy with gamma, -2 * dy with -2 gamma, 3 * dy with 3 gamma.
+    dx, dgamma, dbeta = _textbook(values)
+    expected = (14 * dx, 14 * dgamma, 2 * dbeta)
+    for each in (graph, after):
+        got = run(each, values, ["a:0", "b:0", "c:0"])
+        for one, want in zip(got, expected, strict=True):
+            np.testing.assert_allclose(one, want, 2e-4, 2e-4)
+
+
+def test_dy_that_is_transposed_once_for_each_reader(rng) -> None:
+    """As TensorFlow's layout pass leaves a channels-last norm between NCHW convolutions."""
+    values = _values(rng, (2, 3, 4, 8))
+    shape = (2, 3, 4, 8)
+
+    def make() -> None:
+        x, dy = placeholder("x", shape), placeholder("dy", shape)
+        gamma = placeholder("gamma", (8,))
+        first = tf.transpose(x, (0, 3, 1, 2))
+        mean = tf.reduce_mean(first, 1, keepdims=True)
+        variance = tf.reduce_mean(tf.math.squared_difference(first, mean), 1, keepdims=True)
+        y = (first - mean) * tf.math.rsqrt(variance + EPSILON) * tf.reshape(gamma, (1, 8, 1, 1))
+        tf.identity(y, name="y")
+        a, b = tf.gradients(y, [x, gamma], tf.transpose(dy, (0, 3, 1, 2), name="turned"))
+        tf.identity(a, name="a")
+        tf.identity(b, name="b")
+
+    graph = trace(make)
+    turned = next(node for node in graph.node if node.name == "turned")
+    for number, node in enumerate(list(graph.node)):
+        for slot, name in enumerate(node.input):
+            if name == "turned":
+                copy = graph.node.add()
+                copy.CopyFrom(turned)
+                copy.name = f"turned_{number}_{slot}"
+                node.input[slot] = copy.name
+    after, fused = _rewritten(graph, ["y", "a", "b"])
+    assert len(fused) == 1 and len(fused[0].outputs) == 2
+    expected = _textbook(values)[:2]
+    del values["beta"]
+    for each in (graph, after):
+        for one, want in zip(run(each, values, ["a:0", "b:0"]), expected, strict=True):
+            np.testing.assert_allclose(one, want, 5e-5, 5e-5)
+
+
+def test_rows_that_are_a_matrix_where_the_rank_is_unknown(rng) -> None:
+    """A dense layer behind the norm gives a matrix for dy; x has more axes."""
+    values = _values(rng, (2, 3, 8))
+    values["w"] = rng.normal(size=(8, 5)).astype(np.float32)
+    values["dz"] = rng.normal(size=(6, 5)).astype(np.float32)
+
+    def make() -> None:
+        x = placeholder("x", None)
+        gamma, w, dz = placeholder("gamma", (8,)), placeholder("w", (8, 5)), placeholder("dz", None)
+        y = layer_norm(x, -1, EPSILON, gamma)
+        z = tf.matmul(tf.reshape(y, (-1, 8)), w)
+        tf.identity(z, name="z")
+        a, b = tf.gradients(z, [x, gamma], dz)
+        tf.identity(a, name="a")
+        tf.identity(b, name="b")
+
+    graph = trace(make)
+    after, _ = _rewritten(graph, ["z", "a", "b"])
+    dy = (values["dz"].astype(np.float64) @ values["w"].T.astype(np.float64)).reshape(2, 3, 8)
+    expected = _textbook(values, dy)[:2]
+    values = {name: values[name] for name in ("x", "gamma", "w", "dz")}
+    for each in (graph, after):
+        for one, want in zip(run(each, values, ["a:0", "b:0"]), expected, strict=True):
+            assert one.shape == want.shape
+            np.testing.assert_allclose(one, want, 1e-4, 1e-4)
