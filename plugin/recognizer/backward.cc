@@ -310,6 +310,7 @@ class BackwardSearch {
       const int next = view_.consumers(at.node)[0].node;
       const std::string& op = view_.op(next);
       if (op != "Cast" && op != "Reshape" && op != "Identity" && op != "Transpose") break;
+      if (!view_.control_inputs(next).empty()) break;  // a step's results wait for its updates
       if (view_.consumers(at.node)[0].slot != 0 || from_dy_.count(next) == 0) break;
       const bool narrows = view_.op(at.node) == "Cast" && op == "Cast";
       if (narrows || interpreter_->Eval({next, 0}) == nullptr) break;

@@ -372,6 +372,8 @@ class Search {
     if (MeetsLaterTensor(node) || OnlyUsesOutput(node)) return false;
     if (interpreter_->Eval(tensor) == nullptr) return false;
     if (op_class == OpClass::kView) {
+      // What waits for others is not taken in: a step's results wait for its updates.
+      if (!view_.control_inputs(node).empty()) return false;
       const Output* inner = OutputAt(view_.inputs(node)[0]);
       if (inner == nullptr) return FromAnchor(tensor);
       if (!inner->clean()) return false;
