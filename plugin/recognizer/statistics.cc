@@ -203,14 +203,14 @@ bool VanishesWithX(Scene scene, TensorId anchor, bool inverse, Axes* axes) {
                      [&](double r) { return inverse ? !std::isfinite(r) : r == 0.0; });
 }
 
-// An ordinary draw tells the slope, the one with values near zero tells epsilon, and the last is
+// Ordinary draws tell the slope, the one with values near zero tells epsilon, and the last is
 // one in which the moment is about as large as epsilon, so that max(moment, epsilon) shows. (The
 // outputs are compared in all draws.)
 Outcome TestCandidate(Scene* scene, TensorId anchor, bool inverse, Axes* axes, Moment moment,
                       double* slope, double* epsilon) {
   constexpr int kNearZero = 2;
   *slope = 0;
-  for (int draw : {0, kNearZero, Interpreter::kNumDraws - 1}) {
+  for (int draw : {0, kNearZero, 1, Interpreter::kNumDraws - 1}) {
     std::optional<Test> test;
     double scale = 0;
     for (int attempt = 0; attempt < kMaxRestarts && !test; ++attempt) {
