@@ -1,5 +1,7 @@
+#include "kernels/cpu/convert.h"
 #include "kernels/cpu/layouts.h"
 #include "kernels/cpu/norms.h"
+#include "kernels/cpu/targets.h"
 
 namespace nv_norms {
 namespace cpu {
@@ -12,27 +14,36 @@ void BackwardEmpty(const BackwardProblem& problem, const BackwardBuffers& buffer
   }
 }
 
-template <typename A>
+template <typename T>
 void BackwardAs(const BackwardProblem& problem, const BackwardBuffers& buffers,
                 const ParallelFor& parallel_for) {
   switch (problem.geometry.layout) {
     case Layout::kRows:
-      return BackwardRows<A>(problem, buffers, parallel_for);
+      return BackwardRows<T>(problem, buffers, parallel_for);
     case Layout::kColumns:
-      return BackwardColumns<A>(problem, buffers, parallel_for);
+      return BackwardColumns<T>(problem, buffers, parallel_for);
     case Layout::kGeneral:
-      return BackwardGeneral<A>(problem, buffers, parallel_for);
+      return BackwardGeneral<ComputedIn<T>>(problem, buffers, parallel_for);
   }
+}
+
+bool AllAre(DType type, const BackwardProblem& problem, const BackwardBuffers& buffers) {
+  return problem.x == type && problem.dy == type && (buffers.dx == nullptr || problem.dx == type);
 }
 
 }  // namespace
 
 Status Backward(const BackwardProblem& problem, const BackwardBuffers& buffers,
                 const ParallelFor& parallel_for) {
+  if (!TargetStatus().ok()) return TargetStatus();
   if (problem.geometry.elements == 0) {
     BackwardEmpty(problem, buffers);
   } else if (problem.in_double()) {
     BackwardAs<double>(problem, buffers, parallel_for);
+  } else if (AllAre(DType::kHalf, problem, buffers)) {
+    BackwardAs<Half>(problem, buffers, parallel_for);
+  } else if (AllAre(DType::kBfloat16, problem, buffers)) {
+    BackwardAs<Bfloat16>(problem, buffers, parallel_for);
   } else {
     BackwardAs<float>(problem, buffers, parallel_for);
   }

@@ -1,233 +1,325 @@
-// x is [n, s, channels], cut into tiles of some s by some channels: the sums of each channel of
-// each tile, then of each group, then the input gradient tile by tile.
+// x is [n, s, channels]. Some samples at a time, so that they are still in the cache when they are
+// read again: the sums of each column of each tile, then of each group, then the input gradient, the
+// last tiles first.
+#include <algorithm>
 #include <vector>
 
 #include "kernels/cpu/columns.h"
-#include "kernels/cpu/gradient_sums.h"
-#include "kernels/cpu/layouts.h"
+#include "kernels/cpu/instantiate.h"
+#include "kernels/cpu/param_sums.h"
 
 namespace nv_norms {
 namespace cpu {
 namespace {
 
-// Sums of a channel of a tile. Of dy, not of w, where gamma does not vary along s.
-struct ChannelSums {
-  double e = 0;
-  double dy = 0;
-  double dy_e = 0;
-};
-
-template <typename A>
+template <typename T>
 class Columns {
  public:
-  Columns(const BackwardProblem& problem, const BackwardBuffers& buffers,
-          const ParallelFor& parallel_for)
+  using A = ComputedIn<T>;
+
+  Columns(const BackwardProblem& problem, const BackwardBuffers& buffers)
       : problem_(problem),
         buffers_(buffers),
-        parallel_for_(parallel_for),
         layout_(problem.geometry.columns),
-        tiles_(layout_),
         channels_(layout_.channels()),
-        gamma_(problem.param, buffers.gamma, problem.geometry.params),
-        sums_(layout_.n * tiles_.slabs() * channels_),
-        terms_(problem.geometry.statistics) {}
+        cut_(layout_, 2 * sizeof(T)),
+        x_(problem.x, buffers.x),
+        dy_(problem.dy, buffers.dy),
+        dx_(problem.dx, buffers.dx) {
+    const Params<A> gamma(problem.param, buffers.gamma, problem.geometry.params);
+    gamma_ = ParamsInOrder<A>(layout_, gamma, 1);
+    columns_gamma_ = gamma_;
+    if (!by_row()) {
+      columns_gamma_.resize(cut_.columns());
+      Repeat(columns_gamma_.data(), channels_, cut_.columns());
+    }
+    stream_ = buffers.dx != nullptr && dx_.in_place() &&
+              StreamOutput(problem.geometry.elements * static_cast<int64_t>(sizeof(T)));
+  }
 
-  void Run() {
-    SumTiles();
-    if (layout_.s_stride == 0) SumChannels();
-    FinishStatistics();
-    if (layout_.s_stride != 0) SumRows();
-    if (buffers_.dx != nullptr) StoreInputGradient();
+  void Run(const ParallelFor& parallel_for) const {
+    // Samples that stay in one core's cache: some blocks of them, each with sums of its own.
+    const int64_t blocks = cut_.alone() ? std::min<int64_t>(layout_.n, kBlocks) : 1;
+    // A column problem's parameters are in the order of its rows, or of its channels.
+    const int64_t params = by_row() ? layout_.s : channels_;
+    ParamSums sums(buffers_, blocks, params);
+    if (cut_.alone()) {
+      const int64_t per_block = (layout_.n + blocks - 1) / blocks;
+      parallel_for(blocks, 3 * per_block * layout_.s * channels_, [&](int64_t begin, int64_t end) {
+        Wave wave(*this, 1);
+        for (int64_t block = begin; block < end; ++block) {
+          const int64_t stop = std::min(layout_.n, (block + 1) * per_block);
+          for (int64_t n = block * per_block; n < stop; ++n) {
+            wave.Run(n, 1, sums.Gamma(block), sums.Beta(block), Serially);
+          }
+        }
+      });
+    } else {
+      Wave wave(*this, cut_.wave());
+      for (int64_t n = 0; n < layout_.n; n += cut_.wave()) {
+        wave.Run(n, std::min(cut_.wave(), layout_.n - n), sums.Gamma(0), sums.Beta(0),
+                 parallel_for);
+      }
+    }
+    sums.Store(problem_, buffers_, parallel_for);
   }
 
  private:
-  bool want_params() const { return buffers_.dgamma != nullptr || buffers_.dbeta != nullptr; }
-  int64_t Stat(int64_t n, int64_t channel) const {
-    return n * layout_.groups + channel / layout_.depth;
-  }
+  static constexpr int64_t kBlocks = 64;
 
-  void SumTiles() {
-    parallel_for_(tiles_.count(), 2 * tiles_.elements(), [&](int64_t begin, int64_t end) {
-      Reader<A> x_reader(problem_.x, buffers_.x);
-      Reader<A> dy_reader(problem_.dy, buffers_.dy);
-      ChannelParams<A> gamma(layout_, gamma_, 1);
-      std::vector<A> mean, e_sum, w_sum, we_sum;
-      for (int64_t i = begin; i < end; ++i) {
-        const Tile tile = tiles_.At(i);
-        const int64_t width = tile.width();
-        mean.resize(width);
-        e_sum.assign(width, 0);
-        w_sum.assign(width, 0);
-        we_sum.assign(width, 0);
-        for (int64_t c = 0; c < width; ++c) {
-          mean[c] =
-              static_cast<A>(StoredMean(problem_, buffers_, Stat(tile.n, tile.channel_begin + c)));
-        }
-        for (int64_t s = 0; s < tile.rows(); ++s) {
-          const A* x = x_reader.Get(tiles_.Offset(tile, s), width);
-          const A* dy = dy_reader.Get(tiles_.Offset(tile, s), width);
-          // Along s gamma is one number here: columns have no depth then.
-          const A scale = layout_.s_stride == 0
-                              ? A(1)
-                              : gamma.At(tile.s_begin + s, tile.channel_begin, width)[0];
-#pragma GCC ivdep
-          for (int64_t c = 0; c < width; ++c) {
-            const A e = x[c] - mean[c];
-            const A w = dy[c] * scale;
-            e_sum[c] += e;
-            w_sum[c] += w;
-            we_sum[c] += w * e;
-          }
-        }
-        ChannelSums* out =
-            &sums_[(tile.n * tiles_.slabs() + tile.slab) * channels_ + tile.channel_begin];
-        for (int64_t c = 0; c < width; ++c) out[c] = {e_sum[c], w_sum[c], we_sum[c]};
+  bool by_row() const { return layout_.s_stride != 0; }
+
+  class Wave {
+   public:
+    Wave(const Columns& of, int64_t samples)
+        : of_(of),
+          cut_(of.cut_),
+          mean_(samples * cut_.columns()),
+          sums_(samples * cut_.slabs() * cut_.columns() * 3),
+          e_(samples * of.channels_),
+          dy_(e_.size()),
+          dy_e_(e_.size()) {
+      for (std::vector<A>* term : {&high_, &low_, &rstd_, &w_mean_, &slope_, &xhat_offset_}) {
+        term->resize(samples * cut_.columns());
       }
-    });
-  }
+    }
 
-  // The sums of all slabs go to the first one.
-  void SumChannels() {
-    parallel_for_(layout_.n * channels_, tiles_.slabs(), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        ChannelSums* first = &sums_[i / channels_ * tiles_.slabs() * channels_ + i % channels_];
-        for (int64_t slab = 1; slab < tiles_.slabs(); ++slab) {
-          const ChannelSums& other = first[slab * channels_];
-          first->e += other.e;
-          first->dy += other.dy;
-          first->dy_e += other.dy_e;
-        }
-      }
-    });
-  }
-
-  void FinishStatistics() {
-    const int64_t slabs = layout_.s_stride == 0 ? 1 : tiles_.slabs();
-    ChannelParams<A> channel_gamma(layout_, gamma_, 1);
-    const A* gamma = channel_gamma.At(0, 0, channels_);
-    parallel_for_(
-        problem_.geometry.statistics, layout_.depth * slabs, [&](int64_t begin, int64_t end) {
-          for (int64_t stat = begin; stat < end; ++stat) {
-            const int64_t n = stat / layout_.groups;
-            const int64_t first = stat % layout_.groups * layout_.depth;
-            GradientSums total;
-            for (int64_t slab = 0; slab < slabs; ++slab) {
-              for (int64_t c = first; c < first + layout_.depth; ++c) {
-                const ChannelSums& at = sums_[(n * tiles_.slabs() + slab) * channels_ + c];
-                const double scale = layout_.s_stride == 0 ? static_cast<double>(gamma[c]) : 1.0;
-                total.Add({at.e, at.dy * scale, at.dy_e * scale});
-              }
-            }
-            terms_[stat] = TermsOf<A>(problem_, buffers_, stat, total);
-          }
+    void Run(int64_t first, int64_t samples, double* dgamma, double* dbeta,
+             const ParallelFor& parallel_for) {
+      const BackwardBuffers& buffers = of_.buffers_;
+      const int64_t groups = of_.layout_.groups;
+      const int64_t tiles = samples * cut_.tiles_of_sample();
+      parallel_for(samples, cut_.columns(), [&](int64_t begin, int64_t end) {
+        for (int64_t n = begin; n < end; ++n) SpreadMeans(first, n);
+      });
+      parallel_for(tiles, 2 * cut_.elements_of_tile(), [&](int64_t begin, int64_t end) {
+        Reader<T> x = of_.x_;
+        Reader<T> dy = of_.dy_;
+        std::vector<A> scratch(3 * Padded(cut_.width()));
+        for (int64_t i = begin; i < end; ++i) SumTile(cut_.At(first, i), &x, &dy, scratch.data());
+      });
+      parallel_for(samples * groups, 3 * of_.layout_.depth * cut_.slabs() * cut_.copies(),
+                   [&](int64_t begin, int64_t end) {
+                     while (begin < end) {
+                       const int64_t n = begin / groups;
+                       const int64_t stop = std::min(end, (n + 1) * groups);
+                       FinishGroups(first, n, begin - n * groups, stop - n * groups);
+                       begin = stop;
+                     }
+                   });
+      if (dgamma != nullptr && of_.by_row()) {
+        parallel_for(of_.layout_.s, 2 * samples * of_.channels_, [&](int64_t begin, int64_t end) {
+          Reader<T> x = of_.x_;
+          Reader<T> dy = of_.dy_;
+          for (int64_t s = begin; s < end; ++s) SumRow(first, samples, s, &x, &dy, dgamma, dbeta);
         });
-    if (layout_.s_stride != 0 || !want_params()) return;
-    // Here a parameter belongs to a channel: x's batch is summed over in order.
-    std::vector<double> dgamma(problem_.geometry.params);
-    std::vector<double> dbeta(problem_.geometry.params);
-    for (int64_t n = 0; n < layout_.n; ++n) {
-      for (int64_t c = 0; c < channels_; ++c) {
-        const ChannelSums& at = sums_[n * tiles_.slabs() * channels_ + c];
-        const GradientTerms<A>& t = terms_[Stat(n, c)];
-        const int64_t param =
-            c / layout_.depth * layout_.group_stride + c % layout_.depth * layout_.depth_stride;
-        // dy_e is about the stored mean.
-        const double about = static_cast<double>(t.xhat_high) - t.high + t.xhat_low;
-        dgamma[param] += t.rstd * (at.dy_e - about * at.dy);
-        dbeta[param] += at.dy;
+      } else if (dgamma != nullptr) {
+        for (int64_t n = 0; n < samples; ++n) SumChannels(n, dgamma, dbeta);
+      }
+      if (buffers.dx == nullptr) return;
+      parallel_for(tiles, 3 * cut_.elements_of_tile(), [&](int64_t begin, int64_t end) {
+        Reader<T> x = of_.x_;
+        Reader<T> dy = of_.dy_;
+        Writer<T> dx = of_.dx_;
+        for (int64_t i = begin; i < end; ++i) {
+          StoreTile(cut_.At(first, tiles - 1 - i), &x, &dy, &dx);
+        }
+      });
+    }
+
+   private:
+    void SpreadMeans(int64_t first, int64_t n) {
+      const BackwardProblem& problem = of_.problem_;
+      A* mean = &mean_[n * cut_.columns()];
+      int64_t c = 0;
+      for (int64_t g = 0; g < of_.layout_.groups; ++g) {
+        const A value =
+            static_cast<A>(StoredMean(problem.formula, problem.stat(), of_.buffers_.mean,
+                                      (first + n) * of_.layout_.groups + g));
+        for (int64_t i = 0; i < of_.layout_.depth; ++i) mean[c++] = value;
+      }
+      Repeat(mean, of_.channels_, cut_.columns());
+    }
+
+    // x and dy are read with one step, so if one goes through a buffer both do.
+    struct Inputs {
+      ColumnTile<T> x;
+      const T* dy;
+    };
+    Inputs Read(const Tile& tile, Reader<T>* x_reader, Reader<T>* dy_reader) const {
+      Inputs out;
+      const bool apart = x_reader->in_place() != dy_reader->in_place();
+      out.x.rows = tile.rows;
+      out.x.width = tile.width;
+      int64_t step;
+      out.x.x = x_reader->GetTile(tile.offset, tile.rows, tile.width, cut_.columns(), apart,
+                                  &out.x.step);
+      out.dy = dy_reader->GetTile(tile.offset, tile.rows, tile.width, cut_.columns(), apart, &step);
+      return out;
+    }
+
+    const A* RowGamma(const Tile& tile) const {
+      return of_.by_row() ? &of_.gamma_[tile.s] : nullptr;
+    }
+
+    // A slab has the sums of e, of w and of w * e for each of its columns; a tile writes a part of
+    // each, so where it is not as wide as the slab, through a buffer.
+    void SumTile(const Tile& tile, Reader<T>* x_reader, Reader<T>* dy_reader, A* scratch) {
+      const Inputs in = Read(tile, x_reader, dy_reader);
+      const A* mean = &mean_[tile.n * cut_.columns() + tile.column];
+      double sums[3 * ColumnCut::kWidest];
+      KernelsFor<T>().tile_gradient_sums(in.x, in.dy, mean, RowGamma(tile), scratch, sums);
+      for (int i = 0; i < 3; ++i) {
+        std::copy(sums + i * tile.width, sums + (i + 1) * tile.width,
+                  Sums(tile.n, tile.slab, i) + tile.column);
       }
     }
-    if (buffers_.dgamma != nullptr) {
-      Store(problem_.dparam, dgamma.data(), problem_.geometry.params, buffers_.dgamma, 0);
-    }
-    if (buffers_.dbeta != nullptr) {
-      Store(problem_.dparam, dbeta.data(), problem_.geometry.params, buffers_.dbeta, 0);
-    }
-  }
 
-  // A parameter belongs to a row of channels.
-  void SumRows() {
-    if (!want_params()) return;
-    parallel_for_(layout_.s, 2 * layout_.n * channels_, [&](int64_t begin, int64_t end) {
-      Reader<A> x_reader(problem_.x, buffers_.x);
-      Reader<A> dy_reader(problem_.dy, buffers_.dy);
-      for (int64_t s = begin; s < end; ++s) {
-        double dgamma = 0;
-        double dbeta = 0;
-        for (int64_t n = 0; n < layout_.n; ++n) {
-          const int64_t offset = (n * layout_.s + s) * channels_;
-          const A* x = x_reader.Get(offset, channels_);
-          const A* dy = dy_reader.Get(offset, channels_);
-          for (int64_t c = 0; c < channels_; ++c) {
-            const GradientTerms<A>& t = terms_[Stat(n, c)];
-            dgamma += static_cast<double>(dy[c]) * (((x[c] - t.xhat_high) - t.xhat_low) * t.rstd);
-            dbeta += dy[c];
+    double* Sums(int64_t n, int64_t slab, int i) {
+      return &sums_[((n * cut_.slabs() + slab) * 3 + i) * cut_.columns()];
+    }
+
+    void FinishGroups(int64_t first, int64_t n, int64_t begin, int64_t end) {
+      const BackwardProblem& problem = of_.problem_;
+      const BackwardBuffers& buffers = of_.buffers_;
+      const int64_t depth = of_.layout_.depth;
+      const int64_t channel = begin * depth;
+      const int64_t count = (end - begin) * depth;
+      const double elements = static_cast<double>(of_.layout_.s * depth);
+      double* totals[3] = {&e_[n * of_.channels_ + channel], &dy_[n * of_.channels_ + channel],
+                           &dy_e_[n * of_.channels_ + channel]};
+      for (int i = 0; i < 3; ++i) {
+        std::fill(totals[i], totals[i] + count, 0.0);
+        for (int64_t slab = 0; slab < cut_.slabs(); ++slab) {
+          const double* from = Sums(n, slab, i);
+          for (int64_t at = channel; at < cut_.SlabColumns(slab); at += of_.channels_) {
+            for (int64_t c = 0; c < count; ++c) totals[i][c] += from[at + c];
           }
         }
-        StoreOne(problem_.dparam, dgamma, buffers_.dgamma, s * layout_.s_stride);
-        StoreOne(problem_.dparam, dbeta, buffers_.dbeta, s * layout_.s_stride);
       }
-    });
-  }
-
-  void StoreInputGradient() {
-    parallel_for_(tiles_.count(), 2 * tiles_.elements(), [&](int64_t begin, int64_t end) {
-      Reader<A> x_reader(problem_.x, buffers_.x);
-      Reader<A> dy_reader(problem_.dy, buffers_.dy);
-      Writer<A> writer(problem_.dx, buffers_.dx);
-      ChannelParams<A> gamma(layout_, gamma_, 1);
-      std::vector<A> high, low, rstd, w_mean, slope;
-      for (int64_t i = begin; i < end; ++i) {
-        const Tile tile = tiles_.At(i);
-        const int64_t width = tile.width();
-        for (std::vector<A>* of : {&high, &low, &rstd, &w_mean, &slope}) of->resize(width);
-        for (int64_t c = 0; c < width; ++c) {
-          const GradientTerms<A>& t = terms_[Stat(tile.n, tile.channel_begin + c)];
-          high[c] = t.high;
-          low[c] = t.low;
-          rstd[c] = t.rstd;
-          w_mean[c] = t.w_mean;
-          slope[c] = t.slope;
+      const int64_t at = n * cut_.columns();
+      for (int64_t g = begin; g < end; ++g) {
+        GradientSums total;
+        for (int64_t c = g * depth; c < (g + 1) * depth; ++c) {
+          const double gamma = of_.by_row() ? 1.0 : static_cast<double>(of_.gamma_[c]);
+          const int64_t i = c - channel;
+          total.Add({totals[0][i], totals[1][i] * gamma, totals[2][i] * gamma});
         }
-        for (int64_t s = 0; s < tile.rows(); ++s) {
-          const int64_t offset = tiles_.Offset(tile, s);
-          const A* g = gamma.At(tile.s_begin + s, tile.channel_begin, width);
-          const A* x = x_reader.Get(offset, width);
-          const A* dy = dy_reader.Get(offset, width);
-          A* dx = writer.Room(offset, width);
-#pragma GCC ivdep
-          for (int64_t c = 0; c < width; ++c) {
-            dx[c] = rstd[c] * (dy[c] * g[c] - w_mean[c] - ((x[c] - high[c]) - low[c]) * slope[c]);
+        const GradientTerms<A> t =
+            TermsOf<A>(problem.formula, elements, problem.stat(), buffers.mean, buffers.rstd,
+                       (first + n) * of_.layout_.groups + g, total);
+        for (int64_t copy = 0; copy < cut_.copies(); ++copy) {
+          for (int64_t c = g * depth; c < (g + 1) * depth; ++c) {
+            const int64_t to = at + copy * of_.channels_ + c;
+            high_[to] = t.high;
+            low_[to] = t.low;
+            rstd_[to] = t.rstd;
+            w_mean_[to] = t.w_mean;
+            slope_[to] = t.slope;
+            xhat_offset_[to] = t.xhat_offset;
           }
-          writer.Commit(offset, width);
         }
       }
-    });
-  }
+    }
+
+    // The parameters belong to channels: from the sums that there are.
+    void SumChannels(int64_t n, double* dgamma, double* dbeta) const {
+      const int64_t at = n * cut_.columns();
+      for (int64_t c = 0; c < of_.channels_; ++c) {
+        const double dy = dy_[n * of_.channels_ + c];
+        const double dy_e = dy_e_[n * of_.channels_ + c];  // about the stored mean
+        dgamma[c] += rstd_[at + c] * (dy_e - low_[at + c] * dy) + xhat_offset_[at + c] * dy;
+        if (dbeta != nullptr) dbeta[c] += dy;
+      }
+    }
+
+    // A parameter belongs to a row.
+    void SumRow(int64_t first, int64_t samples, int64_t s, Reader<T>* x, Reader<T>* dy,
+                double* dgamma, double* dbeta) const {
+      const int64_t channels = of_.channels_;
+      double unwanted = 0;
+      for (int64_t n = 0; n < samples; ++n) {
+        const int64_t offset = ((first + n) * of_.layout_.s + s) * channels;
+        KernelsFor<T>().row_param_gradients(x->Get(offset, channels), dy->Get(offset, channels),
+                                            channels, TermsAt(n * cut_.columns()), dgamma + s,
+                                            dbeta == nullptr ? &unwanted : dbeta + s);
+      }
+    }
+
+    ColumnGradient<A> TermsAt(int64_t at) const {
+      ColumnGradient<A> out;
+      out.high = &high_[at];
+      out.low = &low_[at];
+      out.rstd = &rstd_[at];
+      out.w_mean = &w_mean_[at];
+      out.slope = &slope_[at];
+      out.xhat_offset = &xhat_offset_[at];
+      return out;
+    }
+
+    void StoreTile(const Tile& tile, Reader<T>* x_reader, Reader<T>* dy_reader,
+                   Writer<T>* writer) const {
+      const Inputs in = Read(tile, x_reader, dy_reader);
+      ColumnGradient<A> terms = TermsAt(tile.n * cut_.columns() + tile.column);
+      if (of_.by_row()) {
+        terms.row_gamma = RowGamma(tile);
+      } else {
+        terms.gamma = &of_.columns_gamma_[tile.column];
+      }
+      T* dx = writer->Room(tile.offset, tile.rows * tile.width);
+      const int64_t dx_step = writer->in_place() ? cut_.columns() : tile.width;
+      if (dx_step == in.x.step) {
+        KernelsFor<T>().tile_input_gradient(in.x, in.dy, terms, of_.stream_, dx);
+      } else {
+        ColumnTile<T> row = in.x;
+        row.rows = 1;
+        for (int64_t r = 0; r < tile.rows; ++r) {
+          row.x = in.x.x + r * in.x.step;
+          KernelsFor<T>().tile_input_gradient(row, in.dy + r * in.x.step, terms, of_.stream_,
+                                              dx + r * dx_step);
+          if (terms.row_gamma != nullptr) ++terms.row_gamma;
+        }
+      }
+      writer->CommitTile(tile.offset, tile.rows, tile.width, cut_.columns());
+    }
+
+    const Columns& of_;
+    const ColumnCut& cut_;
+    std::vector<A> mean_;
+    std::vector<double> sums_;
+    std::vector<double> e_;
+    std::vector<double> dy_;
+    std::vector<double> dy_e_;
+    std::vector<A> high_;
+    std::vector<A> low_;
+    std::vector<A> rstd_;
+    std::vector<A> w_mean_;
+    std::vector<A> slope_;
+    std::vector<A> xhat_offset_;
+  };
 
   const BackwardProblem& problem_;
   const BackwardBuffers& buffers_;
-  const ParallelFor& parallel_for_;
   const ColumnLayout& layout_;
-  const ColumnTiles tiles_;
   const int64_t channels_;
-  const Params<A> gamma_;
-  std::vector<ChannelSums> sums_;
-  std::vector<GradientTerms<A>> terms_;
+  const ColumnCut cut_;
+  const Reader<T> x_;
+  const Reader<T> dy_;
+  const Writer<T> dx_;
+  std::vector<A> gamma_;
+  std::vector<A> columns_gamma_;
+  bool stream_ = false;
 };
 
 }  // namespace
 
-template <typename A>
+template <typename T>
 void BackwardColumns(const BackwardProblem& problem, const BackwardBuffers& buffers,
                      const ParallelFor& parallel_for) {
-  Columns<A>(problem, buffers, parallel_for).Run();
+  Columns<T>(problem, buffers).Run(parallel_for);
 }
 
-template void BackwardColumns<float>(const BackwardProblem&, const BackwardBuffers&,
-                                     const ParallelFor&);
-template void BackwardColumns<double>(const BackwardProblem&, const BackwardBuffers&,
-                                      const ParallelFor&);
+NV_NORMS_INSTANTIATE(Backward, Columns)
 
 }  // namespace cpu
 }  // namespace nv_norms

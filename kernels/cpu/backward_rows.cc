@@ -1,229 +1,195 @@
 // x is [rows, cols], a statistic a row.
+#include <algorithm>
 #include <vector>
 
-#include "kernels/cpu/gradient_sums.h"
-#include "kernels/cpu/layouts.h"
-#include "kernels/cpu/vector_ops.h"
+#include "kernels/cpu/cache.h"
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/instantiate.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/long_rows.h"
+#include "kernels/cpu/param_sums.h"
+#include "kernels/cpu/row_params.h"
 
 namespace nv_norms {
 namespace cpu {
 namespace {
 
-template <typename A>
-GradientSums RunSums(const RowLayout& rows, int64_t row, int64_t begin, int64_t end, const A* x,
-                     const A* dy, const Params<A>& gamma, A mean) {
-  GradientSums total;
-  ForParamRuns(rows, row, begin, end, [&](int64_t from, int64_t to, int64_t param) {
-    double sums[3] = {};
-    AddGradientSums(x + (from - begin), dy + (from - begin), param < 0 ? gamma.From(from) : nullptr,
-                    to - from, mean, sums);
-    const double scale = param < 0 ? 1.0 : static_cast<double>(gamma.At(param, 1));
-    total.Add({sums[0], sums[1] * scale, sums[2] * scale});
-  });
-  return total;
-}
+template <typename T>
+class Rows {
+ public:
+  using A = ComputedIn<T>;
 
-template <typename A>
-void RunInputGradient(const RowLayout& rows, int64_t row, int64_t begin, int64_t end, const A* x,
-                      const A* dy, const Params<A>& gamma, const GradientTerms<A>& terms, A* dx) {
-  ForParamRuns(rows, row, begin, end, [&](int64_t from, int64_t to, int64_t param) {
-    const int64_t skip = from - begin;
-    InputGradient(x + skip, dy + skip, param < 0 ? gamma.From(from) : nullptr,
-                  param < 0 ? A(1) : gamma.At(param, 1), to - from, terms.high, terms.low,
-                  terms.rstd, terms.w_mean, terms.slope, dx + skip);
-  });
-}
-
-// Adds the run's part of dgamma and dbeta, whose first element belongs to parameter `first`.
-template <typename A>
-void RunParamGradients(const RowLayout& rows, int64_t row, int64_t begin, int64_t end, const A* x,
-                       const A* dy, const GradientTerms<A>& terms, int64_t first, double* dgamma,
-                       double* dbeta) {
-  ForParamRuns(rows, row, begin, end, [&](int64_t from, int64_t to, int64_t param) {
-    const int64_t skip = from - begin;
-    if (param < 0) {
-      AddParamGradients(x + skip, dy + skip, to - from, terms.xhat_high, terms.xhat_low, terms.rstd,
-                        dgamma == nullptr ? nullptr : dgamma + (from - first),
-                        dbeta == nullptr ? nullptr : dbeta + (from - first));
-      return;
+  Rows(const BackwardProblem& problem, const BackwardBuffers& buffers,
+       const ParallelFor& parallel_for)
+      : problem_(problem),
+        buffers_(buffers),
+        parallel_for_(parallel_for),
+        layout_(problem.geometry.rows),
+        gamma_(problem.param, buffers.gamma, problem.geometry.params),
+        x_(problem.x, buffers.x),
+        dy_(problem.dy, buffers.dy),
+        dx_(problem.dx, buffers.dx) {
+    task_.layout = layout_;
+    task_.formula = problem.formula;
+    task_.stat = problem.stat();
+    task_.gamma = gamma_.data();
+    if (task_.gamma == nullptr && ParamByColumn(layout_)) {
+      ones_.assign(layout_.cols, A(1));
+      task_.gamma = ones_.data();
     }
-    double sums[3] = {};
-    AddGradientSums(x + skip, dy + skip, static_cast<const A*>(nullptr), to - from, terms.xhat_high,
-                    sums);
-    const double rstd = terms.rstd;
-    if (dgamma != nullptr) dgamma[param - first] += rstd * (sums[2] - terms.xhat_low * sums[1]);
-    if (dbeta != nullptr) dbeta[param - first] += sums[1];
-  });
-}
+    task_.mean = buffers.mean;
+    task_.rstd = buffers.rstd;
+    task_.stream = buffers.dx != nullptr && dx_.in_place() &&
+                   StreamOutput(problem.geometry.elements * static_cast<int64_t>(sizeof(T)));
+  }
 
-// Sums over the rows of a block, for each parameter that the block's rows have.
-struct ParamSums {
-  std::vector<double> dgamma;
-  std::vector<double> dbeta;
-  ParamSums(const BackwardBuffers& buffers, int64_t count)
-      : dgamma(buffers.dgamma == nullptr ? 0 : count),
-        dbeta(buffers.dbeta == nullptr ? 0 : count) {}
-  double* Gamma(int64_t at) { return dgamma.empty() ? nullptr : dgamma.data() + at; }
-  double* Beta(int64_t at) { return dbeta.empty() ? nullptr : dbeta.data() + at; }
+  void Run() {
+    if (LongRows::Wanted(layout_, 2 * sizeof(T))) {
+      Slabs();
+    } else {
+      Blocks();
+    }
+  }
+
+ private:
+  // Blocks of rows, each with sums of its own; x and dy are read from memory once.
+  void Blocks() {
+    const int64_t params = problem_.geometry.params;
+    const int64_t elements = problem_.geometry.elements;
+    // Cut by shape alone: enough blocks for the threads of a big machine, but the sums of all stay a
+    // small part of what is read.
+    const int64_t wanted = std::min<int64_t>(256, std::max<int64_t>(1, elements / 32768));
+    const int64_t most = std::max<int64_t>(1, elements / (64 * params));
+    const int64_t blocks =
+        std::min(layout_.rows, ParamSums::Wanted(buffers_) ? std::min(most, wanted) : wanted);
+    const int64_t per_block = (layout_.rows + blocks - 1) / blocks;
+    ParamSums sums(buffers_, blocks, params);
+    parallel_for_(blocks, 3 * per_block * layout_.cols, [&](int64_t begin, int64_t end) {
+      Reader<T> x = x_;
+      Reader<T> dy = dy_;
+      Writer<T> dx = dx_;
+      std::vector<T> unwanted(buffers_.dx == nullptr ? layout_.cols : 0);
+      for (int64_t block = begin; block < end; ++block) {
+        WholeRows(block * per_block, std::min(layout_.rows, (block + 1) * per_block), &x, &dy, &dx,
+                  unwanted.data(), sums.Gamma(block), sums.Beta(block));
+      }
+    });
+    sums.Store(problem_, buffers_, parallel_for_);
+  }
+
+  void WholeRows(int64_t begin, int64_t end, Reader<T>* x, Reader<T>* dy, Writer<T>* dx,
+                 T* unwanted, double* dgamma, double* dbeta) {
+    const int64_t cols = layout_.cols;
+    const bool wanted = unwanted == nullptr;
+    const int64_t run = x->in_place() && dy->in_place() && (!wanted || dx->in_place())
+                            ? std::max<int64_t>(1, end - begin)
+                            : std::max<int64_t>(1, kConvertedElements / cols);
+    RowBackward<T> task = task_;
+    for (; begin < end; begin += run) {
+      const int64_t stop = std::min(end, begin + run);
+      const int64_t count = (stop - begin) * cols;
+      task.first_row = begin;
+      task.x = x->Get(begin * cols, count);
+      task.dy = dy->Get(begin * cols, count);
+      task.dx = wanted ? dx->Room(begin * cols, count) : unwanted;
+      task.dx_step = wanted ? cols : 0;
+      KernelsFor<T>().backward_rows(task, begin, stop, dgamma, dbeta);
+      if (wanted) dx->Commit(begin * cols, count);
+    }
+  }
+
+  // Long rows, some at a time: the sums of each slab, then of each row; then a strip of columns at a
+  // time all these rows' input gradients and the strip's part of dgamma and dbeta.
+  void Slabs() {
+    const Kernels<T>& kernels = KernelsFor<T>();
+    const LongRows cut(layout_, 2 * sizeof(T));
+    const int64_t slabs = cut.slabs();
+    const bool by_column = ParamByColumn(layout_);
+    const bool want_params = ParamSums::Wanted(buffers_);
+    // Where a run of columns has one parameter, a slab keeps sums of its own for those it meets.
+    const int64_t per_slab = by_column ? cut.slab() : cut.slab() / layout_.col_divisor + 2;
+    const int64_t params = problem_.geometry.params;
+    ParamSums total(buffers_, 1, by_column ? slabs * per_slab : params);
+    ParamSums met(buffers_, by_column ? 0 : cut.rows_together() * slabs, per_slab);
+    std::vector<GradientSums> partial(cut.rows_together() * slabs);
+    std::vector<GradientTerms<A>> terms(cut.rows_together());
+    for (int64_t first = 0; first < layout_.rows; first += cut.rows_together()) {
+      const int64_t rows = std::min(cut.rows_together(), layout_.rows - first);
+      parallel_for_(rows * slabs, 2 * cut.slab(), [&](int64_t begin, int64_t end) {
+        Reader<T> x = x_;
+        Reader<T> dy = dy_;
+        for (int64_t i = begin; i < end; ++i) {
+          const Slab at = cut.At(first, i);
+          partial[i] =
+              kernels.gradient_sums(task_, at.row, at.begin, at.end, x.Get(at.offset, at.count()),
+                                    dy.Get(at.offset, at.count()));
+        }
+      });
+      for (int64_t row = 0; row < rows; ++row) {
+        GradientSums sums;
+        for (int64_t slab = 0; slab < slabs; ++slab) sums.Add(partial[row * slabs + slab]);
+        terms[row] = TermsOf<A>(task_.formula, static_cast<double>(layout_.cols), task_.stat,
+                                task_.mean, task_.rstd, first + row, sums);
+      }
+      met.Clear();
+      parallel_for_(slabs, 3 * rows * cut.slab(), [&](int64_t begin, int64_t end) {
+        Reader<T> x = x_;
+        Reader<T> dy = dy_;
+        Writer<T> dx = dx_;
+        std::vector<T> unwanted(buffers_.dx == nullptr ? cut.slab() : 0);
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t slab = slabs - 1 - i;
+          for (int64_t row = rows - 1; row >= 0; --row) {
+            const Slab at = cut.At(first, row * slabs + slab);
+            const int64_t sums = row * slabs + slab;
+            const T* x_at = x.Get(at.offset, at.count());
+            const T* dy_at = dy.Get(at.offset, at.count());
+            T* dx_at =
+                buffers_.dx == nullptr ? unwanted.data() : dx.Room(at.offset, at.count());
+            double* dgamma = !want_params ? nullptr
+                             : by_column  ? total.Gamma(0, at.begin)
+                                          : met.Gamma(sums);
+            double* dbeta = !want_params ? nullptr
+                            : by_column  ? total.Beta(0, at.begin)
+                                         : met.Beta(sums);
+            kernels.backward_run(task_, terms[row], at.row, at.begin, at.end, x_at, dy_at, dx_at,
+                                 dgamma, dbeta);
+            if (buffers_.dx != nullptr) dx.Commit(at.offset, at.count());
+          }
+        }
+      });
+      if (by_column || !want_params) continue;
+      for (int64_t i = 0; i < rows * slabs; ++i) {
+        const Slab at = cut.At(first, i);
+        const int64_t param = FirstParam(layout_, at.row, at.begin);
+        const int64_t last = FirstParam(layout_, at.row, at.end - 1);
+        total.AddRun(met, i, last - param + 1, param);
+      }
+    }
+    total.Store(problem_, buffers_, parallel_for_);
+  }
+
+  const BackwardProblem& problem_;
+  const BackwardBuffers& buffers_;
+  const ParallelFor& parallel_for_;
+  const RowLayout& layout_;
+  const Params<A> gamma_;
+  std::vector<A> ones_;
+  const Reader<T> x_;
+  const Reader<T> dy_;
+  const Writer<T> dx_;
+  RowBackward<T> task_;
 };
-
-// Adds up `blocks` arrays of `params` sums in order, and stores them.
-void StoreParamSums(const BackwardProblem& problem, const BackwardBuffers& buffers,
-                    const ParamSums& sums, int64_t blocks, int64_t params,
-                    const ParallelFor& parallel_for) {
-  parallel_for(params, blocks, [&](int64_t begin, int64_t end) {
-    std::vector<double> total(end - begin);
-    const auto store = [&](const std::vector<double>& from, void* to) {
-      if (to == nullptr) return;
-      std::fill(total.begin(), total.end(), 0.0);
-      for (int64_t block = 0; block < blocks; ++block) {
-        for (int64_t p = begin; p < end; ++p) total[p - begin] += from[block * params + p];
-      }
-      Store(problem.dparam, total.data(), end - begin, to, begin);
-    };
-    store(sums.dgamma, buffers.dgamma);
-    store(sums.dbeta, buffers.dbeta);
-  });
-}
-
-// Blocks of rows, each with sums of its own; x and dy are read from memory once.
-template <typename A>
-void WholeRows(const BackwardProblem& problem, const BackwardBuffers& buffers,
-               const Params<A>& gamma, const ParallelFor& parallel_for) {
-  const Geometry& geometry = problem.geometry;
-  const RowLayout& rows = geometry.rows;
-  // Cut by shape alone. The sums of all blocks stay within a quarter of x.
-  const bool want_params = buffers.dgamma != nullptr || buffers.dbeta != nullptr;
-  const int64_t most = std::max<int64_t>(1, geometry.elements / (8 * geometry.params));
-  const int64_t wanted = std::max<int64_t>(1, geometry.elements / 65536);
-  const int64_t blocks =
-      std::min(rows.rows, std::min(want_params ? most : wanted, std::min<int64_t>(wanted, 256)));
-  const int64_t per_block = (rows.rows + blocks - 1) / blocks;
-  ParamSums sums(buffers, want_params ? blocks * geometry.params : 0);
-  parallel_for(blocks, per_block * rows.cols, [&](int64_t block_begin, int64_t block_end) {
-    Reader<A> x_reader(problem.x, buffers.x);
-    Reader<A> dy_reader(problem.dy, buffers.dy);
-    Writer<A> writer(problem.dx, buffers.dx);
-    for (int64_t block = block_begin; block < block_end; ++block) {
-      const int64_t end = std::min(rows.rows, (block + 1) * per_block);
-      for (int64_t row = block * per_block; row < end; ++row) {
-        const A* x = x_reader.Get(row * rows.cols, rows.cols);
-        const A* dy = dy_reader.Get(row * rows.cols, rows.cols);
-        const GradientSums row_sums = RunSums(rows, row, 0, rows.cols, x, dy, gamma,
-                                              static_cast<A>(StoredMean(problem, buffers, row)));
-        const GradientTerms<A> terms = TermsOf<A>(problem, buffers, row, row_sums);
-        if (buffers.dx != nullptr) {
-          A* dx = writer.Room(row * rows.cols, rows.cols);
-          RunInputGradient(rows, row, 0, rows.cols, x, dy, gamma, terms, dx);
-          writer.Commit(row * rows.cols, rows.cols);
-        }
-        if (want_params) {
-          RunParamGradients(rows, row, 0, rows.cols, x, dy, terms, 0,
-                            sums.Gamma(block * geometry.params),
-                            sums.Beta(block * geometry.params));
-        }
-      }
-    }
-  });
-  if (want_params) StoreParamSums(problem, buffers, sums, blocks, geometry.params, parallel_for);
-}
-
-// Long rows: the sums of each slab, then of each row; then a strip of columns at a time all rows'
-// input gradients and the strip's dgamma and dbeta.
-template <typename A>
-void Slabs(const BackwardProblem& problem, const BackwardBuffers& buffers, const Params<A>& gamma,
-           const ParallelFor& parallel_for) {
-  const Geometry& geometry = problem.geometry;
-  const RowLayout& rows = geometry.rows;
-  const int64_t slabs = (rows.cols + kSlab - 1) / kSlab;
-  std::vector<GradientSums> partial(rows.rows * slabs);
-  parallel_for(rows.rows * slabs, 2 * kSlab, [&](int64_t begin, int64_t end) {
-    Reader<A> x_reader(problem.x, buffers.x);
-    Reader<A> dy_reader(problem.dy, buffers.dy);
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t row = i / slabs;
-      const int64_t from = i % slabs * kSlab;
-      const int64_t count = std::min(kSlab, rows.cols - from);
-      const A* x = x_reader.Get(row * rows.cols + from, count);
-      const A* dy = dy_reader.Get(row * rows.cols + from, count);
-      partial[i] = RunSums(rows, row, from, from + count, x, dy, gamma,
-                           static_cast<A>(StoredMean(problem, buffers, row)));
-    }
-  });
-  std::vector<GradientTerms<A>> terms(rows.rows);
-  for (int64_t row = 0; row < rows.rows; ++row) {
-    GradientSums sums;
-    for (int64_t slab = 0; slab < slabs; ++slab) sums.Add(partial[row * slabs + slab]);
-    terms[row] = TermsOf<A>(problem, buffers, row, sums);
-  }
-  // Where a run of columns has one parameter, the strips of a row must add to it one after another,
-  // so each slab keeps sums of its own for the few parameters that it meets.
-  const bool want_params = buffers.dgamma != nullptr || buffers.dbeta != nullptr;
-  const bool by_column = rows.col_divisor == 1 && rows.row_stride == 0;
-  const int64_t per_slab = by_column ? kSlab : kSlab / rows.col_divisor + 2;
-  ParamSums sums(buffers, !want_params ? 0 : (by_column ? 1 : rows.rows) * slabs * per_slab);
-  parallel_for(slabs, 2 * rows.rows * kSlab, [&](int64_t begin, int64_t end) {
-    Reader<A> x_reader(problem.x, buffers.x);
-    Reader<A> dy_reader(problem.dy, buffers.dy);
-    Writer<A> writer(problem.dx, buffers.dx);
-    for (int64_t slab = begin; slab < end; ++slab) {
-      const int64_t from = slab * kSlab;
-      const int64_t count = std::min(kSlab, rows.cols - from);
-      for (int64_t row = 0; row < rows.rows; ++row) {
-        const A* x = x_reader.Get(row * rows.cols + from, count);
-        const A* dy = dy_reader.Get(row * rows.cols + from, count);
-        if (buffers.dx != nullptr) {
-          A* dx = writer.Room(row * rows.cols + from, count);
-          RunInputGradient(rows, row, from, from + count, x, dy, gamma, terms[row], dx);
-          writer.Commit(row * rows.cols + from, count);
-        }
-        if (!want_params) continue;
-        const int64_t base = row % rows.modulus * rows.row_stride;
-        const int64_t at = (by_column ? slab : row * slabs + slab) * per_slab;
-        const int64_t first = by_column ? from : base + from / rows.col_divisor;
-        RunParamGradients(rows, row, from, from + count, x, dy, terms[row], first, sums.Gamma(at),
-                          sums.Beta(at));
-      }
-    }
-  });
-  if (!want_params) return;
-  if (by_column) {
-    StoreParamSums(problem, buffers, sums, 1, geometry.params, parallel_for);
-    return;
-  }
-  ParamSums total(buffers, geometry.params);
-  for (int64_t row = 0; row < rows.rows; ++row) {
-    const int64_t base = row % rows.modulus * rows.row_stride;
-    for (int64_t slab = 0; slab < slabs; ++slab) {
-      const int64_t first = slab * kSlab / rows.col_divisor;
-      const int64_t last = (std::min(rows.cols, (slab + 1) * kSlab) - 1) / rows.col_divisor;
-      const int64_t at = (row * slabs + slab) * per_slab;
-      for (int64_t run = first; run <= last; ++run) {
-        if (buffers.dgamma != nullptr) total.dgamma[base + run] += sums.dgamma[at + run - first];
-        if (buffers.dbeta != nullptr) total.dbeta[base + run] += sums.dbeta[at + run - first];
-      }
-    }
-  }
-  StoreParamSums(problem, buffers, total, 1, geometry.params, parallel_for);
-}
 
 }  // namespace
 
-template <typename A>
+template <typename T>
 void BackwardRows(const BackwardProblem& problem, const BackwardBuffers& buffers,
                   const ParallelFor& parallel_for) {
-  const Params<A> gamma(problem.param, buffers.gamma, problem.geometry.params);
-  if (problem.geometry.rows.cols > kSlab) {
-    Slabs(problem, buffers, gamma, parallel_for);
-  } else {
-    WholeRows(problem, buffers, gamma, parallel_for);
-  }
+  Rows<T>(problem, buffers, parallel_for).Run();
 }
 
-template void BackwardRows<float>(const BackwardProblem&, const BackwardBuffers&,
-                                  const ParallelFor&);
-template void BackwardRows<double>(const BackwardProblem&, const BackwardBuffers&,
-                                   const ParallelFor&);
+NV_NORMS_INSTANTIATE(Backward, Rows)
 
 }  // namespace cpu
 }  // namespace nv_norms

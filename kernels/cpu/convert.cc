@@ -1,63 +1,27 @@
 #include "kernels/cpu/convert.h"
 
+#include <algorithm>
 #include <cstring>
 
-#include "kernels/cpu/targets.h"
+#include "kernels/cpu/kernels.h"
 
 namespace nv_norms {
 namespace cpu {
 namespace {
 
-NV_NORMS_INLINE uint32_t Bits(float value) {
+inline uint32_t Bits(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
   return bits;
 }
-NV_NORMS_INLINE float FromBits(uint32_t bits) {
+inline float FromBits(uint32_t bits) {
   float value;
   std::memcpy(&value, &bits, sizeof value);
   return value;
 }
 
-// The conversions have no branches, so that they vectorize, and no subnormal floats inside, because
-// TensorFlow's threads flush those to zero.
-NV_NORMS_INLINE float HalfToFloat(uint16_t half) {
-  const uint32_t magnitude = (half & 0x7fffu) << 13;
-  const uint32_t exponent = magnitude & 0x0f800000u;
-  const uint32_t rebiased = magnitude + (112u << 23);
-  const uint32_t infinite = rebiased + (112u << 23);
-  const uint32_t subnormal = Bits(FromBits(magnitude + (113u << 23)) - FromBits(113u << 23));
-  uint32_t bits = exponent == 0x0f800000u ? infinite : rebiased;
-  bits = exponent == 0 ? subnormal : bits;
-  return FromBits(bits | (half & 0x8000u) << 16);
-}
-
-NV_NORMS_INLINE uint16_t FloatToHalf(float value) {
-  const uint32_t sign = Bits(value) & 0x80000000u;
-  const uint32_t magnitude = Bits(value) ^ sign;
-  const uint32_t special = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
-  // Adding 0.5 moves the last bit of a subnormal half to the last bit of a float.
-  const uint32_t subnormal = Bits(FromBits(magnitude) + 0.5f) - Bits(0.5f);
-  const uint32_t odd = (magnitude >> 13) & 1u;
-  const uint32_t normal = (magnitude - (112u << 23) + 0xfffu + odd) >> 13;
-  uint32_t half = magnitude >= (143u << 23) ? special : normal;
-  half = magnitude < (113u << 23) ? subnormal : half;
-  return static_cast<uint16_t>(half | sign >> 16);
-}
-
-NV_NORMS_INLINE float Bfloat16ToFloat(uint16_t value) {
-  return FromBits(static_cast<uint32_t>(value) << 16);
-}
-
-NV_NORMS_INLINE uint16_t FloatToBfloat16(float value) {
-  const uint32_t bits = Bits(value);
-  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const uint32_t nan = (bits >> 16) | 0x40u;
-  return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
-}
-
 // Rounds to odd, so that rounding once more to 16 bits gives what rounding the double would.
-NV_NORMS_INLINE float ToOdd(double value) {
+inline float ToOdd(double value) {
   float rounded = static_cast<float>(value);
   if (static_cast<double>(rounded) == value || value != value) return rounded;
   uint32_t bits = Bits(rounded);
@@ -67,47 +31,49 @@ NV_NORMS_INLINE float ToOdd(double value) {
   return FromBits(bits | 1u);
 }
 
-template <typename From, typename To>
-NV_NORMS_INLINE void Cast(const From* from, int64_t count, To* to) {
-  for (int64_t i = 0; i < count; ++i) to[i] = static_cast<To>(from[i]);
-}
+// Between doubles and narrower types by way of a run of floats.
+constexpr int64_t kRun = 256;
 
-NV_NORMS_CLONES void Convert(const float* from, int64_t count, double* to) {
-  Cast(from, count, to);
+template <typename T>
+void LoadAs(const T* from, int64_t count, float* to) {
+  KernelsFor<T>().load(from, count, to);
 }
-NV_NORMS_CLONES void Convert(const double* from, int64_t count, float* to) {
-  Cast(from, count, to);
+template <typename T>
+void LoadAs(const T* from, int64_t count, double* to) {
+  float run[kRun];
+  for (int64_t begin = 0; begin < count; begin += kRun) {
+    const int64_t size = std::min(kRun, count - begin);
+    KernelsFor<T>().load(from + begin, size, run);
+    for (int64_t i = 0; i < size; ++i) to[begin + i] = run[i];
+  }
 }
-
-NV_NORMS_CLONES void LoadHalf(const uint16_t* from, int64_t count, float* to) {
-  for (int64_t i = 0; i < count; ++i) to[i] = HalfToFloat(from[i]);
+void LoadAs(const double* from, int64_t count, float* to) {
+  for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(from[i]);
 }
-NV_NORMS_CLONES void LoadHalf(const uint16_t* from, int64_t count, double* to) {
-  for (int64_t i = 0; i < count; ++i) to[i] = HalfToFloat(from[i]);
-}
-NV_NORMS_CLONES void LoadBfloat16(const uint16_t* from, int64_t count, float* to) {
-  for (int64_t i = 0; i < count; ++i) to[i] = Bfloat16ToFloat(from[i]);
-}
-NV_NORMS_CLONES void LoadBfloat16(const uint16_t* from, int64_t count, double* to) {
-  for (int64_t i = 0; i < count; ++i) to[i] = Bfloat16ToFloat(from[i]);
-}
-NV_NORMS_CLONES void StoreHalf(const float* from, int64_t count, uint16_t* to) {
-  for (int64_t i = 0; i < count; ++i) to[i] = FloatToHalf(from[i]);
-}
-void StoreHalf(const double* from, int64_t count, uint16_t* to) {
-  for (int64_t i = 0; i < count; ++i) to[i] = FloatToHalf(ToOdd(from[i]));
-}
-NV_NORMS_CLONES void StoreBfloat16(const float* from, int64_t count, uint16_t* to) {
-  for (int64_t i = 0; i < count; ++i) to[i] = FloatToBfloat16(from[i]);
-}
-void StoreBfloat16(const double* from, int64_t count, uint16_t* to) {
-  for (int64_t i = 0; i < count; ++i) to[i] = FloatToBfloat16(ToOdd(from[i]));
-}
-
-inline void Convert(const float* from, int64_t count, float* to) {
+void LoadAs(const double* from, int64_t count, double* to) {
   std::memcpy(to, from, count * sizeof *to);
 }
-inline void Convert(const double* from, int64_t count, double* to) {
+
+template <typename T>
+void StoreAs(const float* from, int64_t count, T* to) {
+  KernelsFor<T>().store(from, count, to);
+}
+template <typename T>
+void StoreAs(const double* from, int64_t count, T* to) {
+  float run[kRun];
+  for (int64_t begin = 0; begin < count; begin += kRun) {
+    const int64_t size = std::min(kRun, count - begin);
+    for (int64_t i = 0; i < size; ++i) run[i] = ToOdd(from[begin + i]);
+    KernelsFor<T>().store(run, size, to + begin);
+  }
+}
+void StoreAs(const double* from, int64_t count, float* to) {
+  for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(from[i]);
+}
+void StoreAs(const float* from, int64_t count, double* to) {
+  for (int64_t i = 0; i < count; ++i) to[i] = from[i];
+}
+void StoreAs(const double* from, int64_t count, double* to) {
   std::memcpy(to, from, count * sizeof *to);
 }
 
@@ -117,13 +83,13 @@ template <typename A>
 void Load(DType type, const void* from, int64_t offset, int64_t count, A* to) {
   switch (type) {
     case DType::kHalf:
-      return LoadHalf(static_cast<const uint16_t*>(from) + offset, count, to);
+      return LoadAs(static_cast<const Half*>(from) + offset, count, to);
     case DType::kBfloat16:
-      return LoadBfloat16(static_cast<const uint16_t*>(from) + offset, count, to);
+      return LoadAs(static_cast<const Bfloat16*>(from) + offset, count, to);
     case DType::kFloat:
-      return Convert(static_cast<const float*>(from) + offset, count, to);
+      return LoadAs(static_cast<const float*>(from) + offset, count, to);
     case DType::kDouble:
-      return Convert(static_cast<const double*>(from) + offset, count, to);
+      return LoadAs(static_cast<const double*>(from) + offset, count, to);
   }
 }
 
@@ -131,13 +97,13 @@ template <typename A>
 void Store(DType type, const A* from, int64_t count, void* to, int64_t offset) {
   switch (type) {
     case DType::kHalf:
-      return StoreHalf(from, count, static_cast<uint16_t*>(to) + offset);
+      return StoreAs(from, count, static_cast<Half*>(to) + offset);
     case DType::kBfloat16:
-      return StoreBfloat16(from, count, static_cast<uint16_t*>(to) + offset);
+      return StoreAs(from, count, static_cast<Bfloat16*>(to) + offset);
     case DType::kFloat:
-      return Convert(from, count, static_cast<float*>(to) + offset);
+      return StoreAs(from, count, static_cast<float*>(to) + offset);
     case DType::kDouble:
-      return Convert(from, count, static_cast<double*>(to) + offset);
+      return StoreAs(from, count, static_cast<double*>(to) + offset);
   }
 }
 

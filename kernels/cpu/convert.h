@@ -3,12 +3,17 @@
 #define NV_NORMS_KERNELS_CPU_CONVERT_H_
 
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
+#include "kernels/cpu/types.h"
 #include "kernels/problem.h"
 
 namespace nv_norms {
 namespace cpu {
+
+// Elements that are converted at a time: two buffers of floats stay in a small L2 cache.
+constexpr int64_t kConvertedElements = 16384;
 
 // A: float or double. offset counts elements.
 template <typename A>
@@ -16,54 +21,69 @@ void Load(DType type, const void* from, int64_t offset, int64_t count, A* to);
 template <typename A>
 void Store(DType type, const A* from, int64_t count, void* to, int64_t offset);
 
-template <typename A>
-constexpr DType TypeOf();
-template <>
-constexpr DType TypeOf<float>() {
-  return DType::kFloat;
-}
-template <>
-constexpr DType TypeOf<double>() {
-  return DType::kDouble;
-}
-
-// Reads a tensor as A: in place where it is of that type, else through a buffer of its own.
-template <typename A>
+// Reads a tensor as T: in place where it is of that type, else, for T = float or double, through a
+// buffer of its own.
+template <typename T>
 class Reader {
  public:
   Reader(DType type, const void* data) : type_(type), data_(data) {}
+  bool in_place() const { return type_ == TypeOf<T>(); }
   // Valid until the next call.
-  const A* Get(int64_t offset, int64_t count) {
-    if (type_ == TypeOf<A>()) return static_cast<const A*>(data_) + offset;
+  const T* Get(int64_t offset, int64_t count) {
+    if (in_place()) return static_cast<const T*>(data_) + offset;
     if (static_cast<int64_t>(buffer_.size()) < count) buffer_.resize(count);
-    Load(type_, data_, offset, count, buffer_.data());
+    Fill(offset, count, buffer_.data());
+    return buffer_.data();
+  }
+  // `rows` runs of `width`, `step` apart in the tensor; *got_step apart in what is returned, which is
+  // width if `packed`.
+  const T* GetTile(int64_t offset, int64_t rows, int64_t width, int64_t step, bool packed,
+                   int64_t* got_step) {
+    *got_step = in_place() && !packed ? step : width;
+    if (*got_step == step) return Get(offset, rows * width);
+    if (static_cast<int64_t>(buffer_.size()) < rows * width) buffer_.resize(rows * width);
+    for (int64_t r = 0; r < rows; ++r) {
+      Fill(offset + r * step, width, buffer_.data() + r * width);
+    }
     return buffer_.data();
   }
 
  private:
+  void Fill(int64_t offset, int64_t count, T* to) {
+    if constexpr (std::is_floating_point_v<T>) Load(type_, data_, offset, count, to);
+  }
+
   DType type_;
   const void* data_;
-  std::vector<A> buffer_;
+  std::vector<T> buffer_;
 };
 
-// Writes a tensor as A: get room for a run, fill it, commit it.
-template <typename A>
+// Writes a tensor as T: get room for a run, fill it, commit it.
+template <typename T>
 class Writer {
  public:
   Writer(DType type, void* data) : type_(type), data_(data) {}
-  A* Room(int64_t offset, int64_t count) {
-    if (type_ == TypeOf<A>()) return static_cast<A*>(data_) + offset;
+  bool in_place() const { return type_ == TypeOf<T>(); }
+  T* Room(int64_t offset, int64_t count) {
+    if (in_place()) return static_cast<T*>(data_) + offset;
     if (static_cast<int64_t>(buffer_.size()) < count) buffer_.resize(count);
     return buffer_.data();
   }
-  void Commit(int64_t offset, int64_t count) {
-    if (type_ != TypeOf<A>()) Store(type_, buffer_.data(), count, data_, offset);
+  // Runs of `width`, `step` apart in the tensor; where the room is a buffer: got_step.
+  void CommitTile(int64_t offset, int64_t rows, int64_t width, int64_t step) {
+    if constexpr (std::is_floating_point_v<T>) {
+      if (in_place()) return;
+      for (int64_t r = 0; r < rows; ++r) {
+        Store(type_, buffer_.data() + r * width, width, data_, offset + r * step);
+      }
+    }
   }
+  void Commit(int64_t offset, int64_t count) { CommitTile(offset, 1, count, count); }
 
  private:
   DType type_;
   void* data_;
-  std::vector<A> buffer_;
+  std::vector<T> buffer_;
 };
 
 // A parameter tensor, or none, as A.

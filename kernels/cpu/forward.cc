@@ -1,7 +1,9 @@
 #include <limits>
 
+#include "kernels/cpu/convert.h"
 #include "kernels/cpu/layouts.h"
 #include "kernels/cpu/norms.h"
+#include "kernels/cpu/targets.h"
 
 namespace nv_norms {
 namespace cpu {
@@ -16,16 +18,16 @@ void ForwardEmpty(const ForwardProblem& problem, const ForwardBuffers& buffers) 
   }
 }
 
-template <typename A>
+template <typename T>
 void ForwardAs(const ForwardProblem& problem, const ForwardBuffers& buffers,
                const ParallelFor& parallel_for) {
   switch (problem.geometry.layout) {
     case Layout::kRows:
-      return ForwardRows<A>(problem, buffers, parallel_for);
+      return ForwardRows<T>(problem, buffers, parallel_for);
     case Layout::kColumns:
-      return ForwardColumns<A>(problem, buffers, parallel_for);
+      return ForwardColumns<T>(problem, buffers, parallel_for);
     case Layout::kGeneral:
-      return ForwardGeneral<A>(problem, buffers, parallel_for);
+      return ForwardGeneral<ComputedIn<T>>(problem, buffers, parallel_for);
   }
 }
 
@@ -33,10 +35,15 @@ void ForwardAs(const ForwardProblem& problem, const ForwardBuffers& buffers,
 
 Status Forward(const ForwardProblem& problem, const ForwardBuffers& buffers,
                const ParallelFor& parallel_for) {
+  if (!TargetStatus().ok()) return TargetStatus();
   if (problem.geometry.elements == 0) {
     ForwardEmpty(problem, buffers);
   } else if (problem.in_double()) {
     ForwardAs<double>(problem, buffers, parallel_for);
+  } else if (problem.x == DType::kHalf && problem.y == DType::kHalf) {
+    ForwardAs<Half>(problem, buffers, parallel_for);
+  } else if (problem.x == DType::kBfloat16 && problem.y == DType::kBfloat16) {
+    ForwardAs<Bfloat16>(problem, buffers, parallel_for);
   } else {
     ForwardAs<float>(problem, buffers, parallel_for);
   }

@@ -1,136 +1,248 @@
-// x is [n, s, channels]: a statistic for each n and each group of channels. x is cut into tiles of
-// some s by some channels, small enough for a core's cache: the moments of each channel of each
-// tile, then of each group, then the output tile by tile.
+// x is [n, s, channels]: a statistic for each n and each group of channels. Some samples at a time, so
+// that they are still in the cache when they are read again: the moments of each column of each tile,
+// then of each group, then the output, the last tiles first.
+#include <algorithm>
 #include <vector>
 
 #include "kernels/cpu/columns.h"
-#include "kernels/cpu/layouts.h"
-#include "kernels/cpu/moments.h"
+#include "kernels/cpu/instantiate.h"
 
 namespace nv_norms {
 namespace cpu {
 namespace {
 
-template <typename A>
-void TileMoments(const ForwardProblem& problem, const ColumnTiles& tiles, const Tile& tile,
-                 Reader<A>* reader, std::vector<A>* rows, Moments* out) {
-  const int64_t count = tile.rows();
-  const int64_t width = tile.width();
-  std::vector<A> shift(width);
-  std::vector<A> sum(width);
-  std::vector<A> squares(width);
-  rows->resize(count * width);
-  for (int64_t s = 0; s < count; ++s) {
-    const A* x = reader->Get(tiles.Offset(tile, s), width);
-    std::copy(x, x + width, rows->data() + s * width);
-  }
-  const double total = static_cast<double>(count);
-  if (problem.formula != Formula::kRms) {
-    const A* first = rows->data();
-    for (int64_t s = 0; s < count; ++s) {
-      const A* x = rows->data() + s * width;
-      for (int64_t c = 0; c < width; ++c) sum[c] += x[c] - first[c];
+template <typename T>
+class Columns {
+ public:
+  using A = ComputedIn<T>;
+
+  Columns(const ForwardProblem& problem, const ForwardBuffers& buffers)
+      : problem_(problem),
+        buffers_(buffers),
+        layout_(problem.geometry.columns),
+        channels_(layout_.channels()),
+        cut_(layout_, sizeof(T)),
+        x_(problem.x, buffers.x),
+        y_(problem.y, buffers.y) {
+    const Params<A> gamma(problem.param, buffers.gamma, problem.geometry.params);
+    const Params<A> beta(problem.param, buffers.beta, problem.geometry.params);
+    gamma_ = ParamsInOrder<A>(layout_, gamma, 1);
+    beta_ = ParamsInOrder<A>(layout_, beta, 0);
+    if (!by_row()) {
+      columns_beta_ = beta_;
+      columns_beta_.resize(cut_.columns());
+      Repeat(columns_beta_.data(), channels_, cut_.columns());
     }
-    for (int64_t c = 0; c < width; ++c) {
-      shift[c] = static_cast<A>(first[c] + sum[c] / total);
-      sum[c] = 0;
-    }
+    // In place, y's lines are in the cache already.
+    stream_ = y_.in_place() && buffers.x != buffers.y &&
+              StreamOutput(problem.geometry.elements * static_cast<int64_t>(sizeof(T)));
   }
-  for (int64_t s = 0; s < count; ++s) {
-    const A* x = rows->data() + s * width;
-    for (int64_t c = 0; c < width; ++c) {
-      const A e = x[c] - shift[c];
-      sum[c] += e;
-      squares[c] += e * e;
+
+  void Run(const ParallelFor& parallel_for) const {
+    if (cut_.alone()) {
+      parallel_for(layout_.n, layout_.s * channels_, [&](int64_t begin, int64_t end) {
+        Wave wave(*this, 1);
+        for (int64_t n = begin; n < end; ++n) wave.Run(n, 1, Serially);
+      });
+      return;
     }
-  }
-  for (int64_t c = 0; c < width; ++c) {
-    if (problem.formula == Formula::kRms) {
-      out[c].count = total;
-      out[c].mean = 0;
-      out[c].m2 = squares[c];
-    } else {
-      out[c] = FromSums(total, shift[c], sum[c], squares[c]);
+    Wave wave(*this, cut_.wave());
+    for (int64_t n = 0; n < layout_.n; n += cut_.wave()) {
+      wave.Run(n, std::min(cut_.wave(), layout_.n - n), parallel_for);
     }
   }
-}
+
+ private:
+  bool by_row() const { return layout_.s_stride != 0; }
+
+  // The samples of one wave.
+  class Wave {
+   public:
+    Wave(const Columns& of, int64_t samples)
+        : of_(of),
+          cut_(of.cut_),
+          mean_(samples * cut_.slabs() * cut_.columns()),
+          m2_(mean_.size()),
+          high_(samples * cut_.columns()),
+          low_(high_.size()),
+          slope_(high_.size()) {}
+
+    void Run(int64_t first, int64_t samples, const ParallelFor& parallel_for) {
+      const int64_t tiles = samples * cut_.tiles_of_sample();
+      parallel_for(tiles, cut_.elements_of_tile(), [&](int64_t begin, int64_t end) {
+        Reader<T> x = of_.x_;
+        std::vector<A> scratch(3 * Padded(cut_.width()));
+        for (int64_t i = begin; i < end; ++i) SumTile(cut_.At(first, i), &x, scratch.data());
+      });
+      const int64_t groups = of_.layout_.groups;
+      parallel_for(samples * groups, 2 * of_.layout_.depth * cut_.slabs() * cut_.copies(),
+                   [&](int64_t begin, int64_t end) {
+                     while (begin < end) {
+                       const int64_t n = begin / groups;
+                       const int64_t stop = std::min(end, (n + 1) * groups);
+                       FinishGroups(first, n, begin - n * groups, stop - n * groups);
+                       begin = stop;
+                     }
+                   });
+      parallel_for(tiles, cut_.elements_of_tile(), [&](int64_t begin, int64_t end) {
+        Reader<T> x = of_.x_;
+        Writer<T> y = of_.y_;
+        for (int64_t i = begin; i < end; ++i) NormalizeTile(cut_.At(first, tiles - 1 - i), &x, &y);
+      });
+    }
+
+   private:
+    int64_t At(const Tile& tile) const {
+      return (tile.n * cut_.slabs() + tile.slab) * cut_.columns() + tile.column;
+    }
+
+    ColumnTile<T> Read(const Tile& tile, Reader<T>* reader) const {
+      ColumnTile<T> out;
+      out.rows = tile.rows;
+      out.width = tile.width;
+      out.x = reader->GetTile(tile.offset, tile.rows, tile.width, cut_.columns(), false, &out.step);
+      return out;
+    }
+
+    void SumTile(const Tile& tile, Reader<T>* reader, A* scratch) {
+      KernelsFor<T>().tile_moments(of_.problem_.formula, Read(tile, reader), scratch,
+                                   &mean_[At(tile)], &m2_[At(tile)]);
+    }
+
+    // Groups [begin, end) of sample `n`: means and squares of the columns of a channel put together,
+    // then of the channels of a group.
+    void FinishGroups(int64_t first, int64_t n, int64_t begin, int64_t end) {
+      const ForwardProblem& problem = of_.problem_;
+      const int64_t depth = of_.layout_.depth;
+      const int64_t channel = begin * depth;
+      const int64_t count = (end - begin) * depth;
+      const double elements = static_cast<double>(of_.layout_.s * depth);
+      const bool center = problem.formula != Formula::kRms;
+      std::vector<double> mean(count);
+      std::vector<double> sum(count);
+      if (center) {
+        ForParts(n, channel, [&](int64_t at, double rows) {
+          for (int64_t i = 0; i < count; ++i) sum[i] += rows * mean_[at + i];
+        });
+        for (int64_t g = 0; g < count; g += depth) {
+          double total = 0;
+          for (int64_t i = g; i < g + depth; ++i) total += sum[i];
+          for (int64_t i = g; i < g + depth; ++i) mean[i] = total / elements;
+        }
+        std::fill(sum.begin(), sum.end(), 0.0);
+      }
+      ForParts(n, channel, [&](int64_t at, double rows) {
+        for (int64_t i = 0; i < count; ++i) {
+          const double step = mean_[at + i] - mean[i];
+          sum[i] += m2_[at + i] + rows * step * step;
+        }
+      });
+      A* high = &high_[n * cut_.columns()];
+      A* low = &low_[n * cut_.columns()];
+      A* slope = &slope_[n * cut_.columns()];
+      for (int64_t g = begin; g < end; ++g) {
+        const int64_t from = (g - begin) * depth;
+        Moments moments;
+        moments.count = elements;
+        moments.mean = mean[from];
+        for (int64_t i = from; i < from + depth; ++i) moments.m2 += sum[i];
+        const Scaling<A> scaling = FinishStatistic<A>(
+            moments, problem.formula, problem.epsilon, problem.stat(),
+            (first + n) * of_.layout_.groups + g, of_.buffers_.mean, of_.buffers_.rstd);
+        for (int64_t copy = 0; copy < cut_.copies(); ++copy) {
+          for (int64_t c = g * depth; c < (g + 1) * depth; ++c) {
+            const int64_t at = copy * of_.channels_ + c;
+            high[at] = scaling.high;
+            low[at] = scaling.low;
+            slope[at] = of_.by_row() ? scaling.rstd : scaling.rstd * of_.gamma_[c];
+          }
+        }
+      }
+    }
+
+    // Calls visit(index of the mean of column `channel`, rows) for all slabs and copies.
+    template <typename Visit>
+    void ForParts(int64_t n, int64_t channel, const Visit& visit) const {
+      for (int64_t slab = 0; slab < cut_.slabs(); ++slab) {
+        const int64_t base = (n * cut_.slabs() + slab) * cut_.columns();
+        const double rows = static_cast<double>(cut_.SlabRows(slab));
+        // The last slab may end after whole copies.
+        for (int64_t at = channel; at < cut_.SlabColumns(slab); at += of_.channels_) {
+          visit(base + at, rows);
+        }
+      }
+    }
+
+    void NormalizeTile(const Tile& tile, Reader<T>* reader, Writer<T>* writer) {
+      const ColumnTile<T> x = Read(tile, reader);
+      const int64_t at = tile.n * cut_.columns() + tile.column;
+      ColumnScaling<A> scaling;
+      scaling.high = &high_[at];
+      scaling.low = &low_[at];
+      scaling.slope = &slope_[at];
+      if (of_.by_row()) {
+        scaling.row_gamma = &of_.gamma_[tile.s];
+        scaling.row_beta = &of_.beta_[tile.s];
+      } else {
+        scaling.beta = &of_.columns_beta_[tile.column];
+      }
+      if (writer->in_place() == reader->in_place()) {
+        T* y = writer->Room(tile.offset, tile.rows * tile.width);
+        KernelsFor<T>().tile_normalize(x, scaling, of_.stream_, y);
+      } else {
+        NormalizeApart(x, scaling, tile, writer);
+      }
+      writer->CommitTile(tile.offset, tile.rows, tile.width, cut_.columns());
+    }
+
+    // One of x and y goes through a buffer, so their rows are not the same distance apart.
+    void NormalizeApart(const ColumnTile<T>& x, ColumnScaling<A> scaling, const Tile& tile,
+                        Writer<T>* writer) {
+      T* y = writer->Room(tile.offset, tile.rows * tile.width);
+      const int64_t y_step = writer->in_place() ? cut_.columns() : tile.width;
+      ColumnTile<T> row = x;
+      row.rows = 1;
+      for (int64_t r = 0; r < tile.rows; ++r) {
+        row.x = x.x + r * x.step;
+        KernelsFor<T>().tile_normalize(row, scaling, of_.stream_, y + r * y_step);
+        if (of_.by_row()) {
+          ++scaling.row_gamma;
+          ++scaling.row_beta;
+        }
+      }
+    }
+
+    const Columns& of_;
+    const ColumnCut& cut_;
+    std::vector<double> mean_;
+    std::vector<double> m2_;
+    std::vector<A> high_;
+    std::vector<A> low_;
+    std::vector<A> slope_;
+  };
+
+  const ForwardProblem& problem_;
+  const ForwardBuffers& buffers_;
+  const ColumnLayout& layout_;
+  const int64_t channels_;
+  const ColumnCut cut_;
+  const Reader<T> x_;
+  const Writer<T> y_;
+  std::vector<A> gamma_;
+  std::vector<A> beta_;
+  std::vector<A> columns_beta_;
+  bool stream_ = false;
+};
 
 }  // namespace
 
-template <typename A>
+template <typename T>
 void ForwardColumns(const ForwardProblem& problem, const ForwardBuffers& buffers,
                     const ParallelFor& parallel_for) {
-  const Geometry& geometry = problem.geometry;
-  const ColumnLayout& layout = geometry.columns;
-  const ColumnTiles tiles(layout);
-  const int64_t channels = layout.channels();
-  const Params<A> gamma(problem.param, buffers.gamma, geometry.params);
-  const Params<A> beta(problem.param, buffers.beta, geometry.params);
-
-  std::vector<Moments> partial(layout.n * tiles.slabs() * channels);
-  parallel_for(tiles.count(), tiles.elements(), [&](int64_t begin, int64_t end) {
-    Reader<A> reader(problem.x, buffers.x);
-    std::vector<A> rows;
-    for (int64_t i = begin; i < end; ++i) {
-      const Tile tile = tiles.At(i);
-      TileMoments(problem, tiles, tile, &reader, &rows,
-                  &partial[(tile.n * tiles.slabs() + tile.slab) * channels + tile.channel_begin]);
-    }
-  });
-
-  std::vector<A> high(layout.n * channels);
-  std::vector<A> low(layout.n * channels);
-  std::vector<A> rstd(layout.n * channels);
-  parallel_for(geometry.statistics, layout.depth * tiles.slabs(), [&](int64_t begin, int64_t end) {
-    for (int64_t stat = begin; stat < end; ++stat) {
-      const int64_t n = stat / layout.groups;
-      const int64_t first = stat % layout.groups * layout.depth;
-      Moments moments;
-      for (int64_t slab = 0; slab < tiles.slabs(); ++slab) {
-        for (int64_t c = first; c < first + layout.depth; ++c) {
-          Merge(partial[(n * tiles.slabs() + slab) * channels + c], &moments);
-        }
-      }
-      const Scaling<A> scaling = FinishStatistic<A>(problem, buffers, moments, stat);
-      for (int64_t c = n * channels + first; c < n * channels + first + layout.depth; ++c) {
-        high[c] = scaling.high;
-        low[c] = scaling.low;
-        rstd[c] = scaling.rstd;
-      }
-    }
-  });
-
-  parallel_for(tiles.count(), tiles.elements(), [&](int64_t begin, int64_t end) {
-    Reader<A> reader(problem.x, buffers.x);
-    Writer<A> writer(problem.y, buffers.y);
-    ChannelParams<A> g(layout, gamma, 1);
-    ChannelParams<A> b(layout, beta, 0);
-    for (int64_t i = begin; i < end; ++i) {
-      const Tile tile = tiles.At(i);
-      const int64_t width = tile.width();
-      const A* h = &high[tile.n * channels + tile.channel_begin];
-      const A* l = &low[tile.n * channels + tile.channel_begin];
-      const A* r = &rstd[tile.n * channels + tile.channel_begin];
-      for (int64_t s = 0; s < tile.rows(); ++s) {
-        const int64_t offset = tiles.Offset(tile, s);
-        const A* gs = g.At(tile.s_begin + s, tile.channel_begin, width);
-        const A* bs = b.At(tile.s_begin + s, tile.channel_begin, width);
-        const A* x = reader.Get(offset, width);
-        A* y = writer.Room(offset, width);
-#pragma GCC ivdep
-        for (int64_t c = 0; c < width; ++c) {
-          y[c] = ((x[c] - h[c]) - l[c]) * r[c] * gs[c] + bs[c];
-        }
-        writer.Commit(offset, width);
-      }
-    }
-  });
+  Columns<T>(problem, buffers).Run(parallel_for);
 }
 
-template void ForwardColumns<float>(const ForwardProblem&, const ForwardBuffers&,
-                                    const ParallelFor&);
-template void ForwardColumns<double>(const ForwardProblem&, const ForwardBuffers&,
-                                     const ParallelFor&);
+NV_NORMS_INSTANTIATE(Forward, Columns)
 
 }  // namespace cpu
 }  // namespace nv_norms

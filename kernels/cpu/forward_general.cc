@@ -1,8 +1,9 @@
 // Any geometry, one statistic at a time and element by element: right, not fast.
 #include <vector>
 
+#include "kernels/cpu/convert.h"
 #include "kernels/cpu/layouts.h"
-#include "kernels/cpu/moments.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/odometer.h"
 
 namespace nv_norms {
@@ -24,14 +25,16 @@ void ForwardGeneral(const ForwardProblem& problem, const ForwardBuffers& buffers
       for (int64_t i = 0; i < geometry.reduced; ++i, reduced.Next()) {
         Load(problem.x, buffers.x, reduced.place().offset, 1, &row[i]);
       }
-      const Moments moments = MomentsOf(problem.formula, row.data(), geometry.reduced);
-      const Scaling<A> scaling = FinishStatistic<A>(problem, buffers, moments, stat);
-      Normalize(row.data(), geometry.reduced, scaling.high, scaling.low, scaling.rstd,
-                static_cast<const A*>(nullptr), static_cast<const A*>(nullptr), row.data());
+      const Moments moments =
+          KernelsFor<A>().moments(problem.formula, row.data(), geometry.reduced);
+      const Scaling<A> scaling =
+          FinishStatistic<A>(moments, problem.formula, problem.epsilon, problem.stat(), stat,
+                             buffers.mean, buffers.rstd);
       reduced.Seek(kept.place(), 0);
       for (int64_t i = 0; i < geometry.reduced; ++i, reduced.Next()) {
         const int64_t param = reduced.place().param;
-        StoreOne(problem.y, row[i] * gamma.At(param, 1) + beta.At(param, 0), buffers.y,
+        const A xhat = ((row[i] - scaling.high) - scaling.low) * scaling.rstd;
+        StoreOne(problem.y, xhat * gamma.At(param, 1) + beta.At(param, 0), buffers.y,
                  reduced.place().offset);
       }
     }

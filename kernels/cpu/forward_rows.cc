@@ -1,100 +1,108 @@
+// x is [rows, cols], a statistic a row.
+#include <algorithm>
 #include <vector>
 
-#include "kernels/cpu/layouts.h"
-#include "kernels/cpu/moments.h"
+#include "kernels/cpu/cache.h"
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/instantiate.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/long_rows.h"
 
 namespace nv_norms {
 namespace cpu {
 namespace {
 
-template <typename A>
-void NormalizeRun(const RowLayout& rows, int64_t row, int64_t begin, int64_t end, const A* x,
-                  const Scaling<A>& scaling, const Params<A>& gamma, const Params<A>& beta, A* y) {
-  ForParamRuns(rows, row, begin, end, [&](int64_t from, int64_t to, int64_t param) {
-    const A* source = x + (from - begin);
-    A* target = y + (from - begin);
-    if (param < 0) {
-      Normalize(source, to - from, scaling.high, scaling.low, scaling.rstd, gamma.From(from),
-                beta.From(from), target);
-    } else {
-      NormalizeScalar(source, to - from, scaling.high, scaling.low, scaling.rstd,
-                      gamma.At(param, 1), beta.At(param, 0), target);
-    }
-  });
-}
-
-template <typename A>
-void WholeRows(const ForwardProblem& problem, const ForwardBuffers& buffers, const Params<A>& gamma,
-               const Params<A>& beta, int64_t begin, int64_t end) {
-  const RowLayout& rows = problem.geometry.rows;
-  Reader<A> reader(problem.x, buffers.x);
-  Writer<A> writer(problem.y, buffers.y);
-  for (int64_t row = begin; row < end; ++row) {
-    const A* x = reader.Get(row * rows.cols, rows.cols);
-    const Moments moments = MomentsOf(problem.formula, x, rows.cols);
-    const Scaling<A> scaling = FinishStatistic<A>(problem, buffers, moments, row);
-    A* y = writer.Room(row * rows.cols, rows.cols);
-    NormalizeRun(rows, row, 0, rows.cols, x, scaling, gamma, beta, y);
-    writer.Commit(row * rows.cols, rows.cols);
+// Whole rows, each read from memory once. Where types differ: some rows at a time through buffers.
+template <typename T>
+void WholeRows(RowForward<T> task, Reader<T> reader, Writer<T> writer, int64_t begin, int64_t end) {
+  const int64_t cols = task.layout.cols;
+  const int64_t run = reader.in_place() && writer.in_place()
+                          ? end - begin
+                          : std::max<int64_t>(1, kConvertedElements / cols);
+  for (; begin < end; begin += run) {
+    const int64_t stop = std::min(end, begin + run);
+    const int64_t count = (stop - begin) * cols;
+    task.first_row = begin;
+    task.x = reader.Get(begin * cols, count);
+    task.y = writer.Room(begin * cols, count);
+    KernelsFor<T>().forward_rows(task, begin, stop);
+    writer.Commit(begin * cols, count);
   }
 }
 
-// Long rows: the moments of each slab, then of each row, then the output slab by slab.
-template <typename A>
-void Slabs(const ForwardProblem& problem, const ForwardBuffers& buffers, const Params<A>& gamma,
-           const Params<A>& beta, const ParallelFor& parallel_for) {
-  const RowLayout& rows = problem.geometry.rows;
-  const int64_t slabs = (rows.cols + kSlab - 1) / kSlab;
-  std::vector<Moments> partial(rows.rows * slabs);
-  parallel_for(rows.rows * slabs, kSlab, [&](int64_t begin, int64_t end) {
-    Reader<A> reader(problem.x, buffers.x);
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t from = i % slabs * kSlab;
-      const int64_t count = std::min(kSlab, rows.cols - from);
-      const A* x = reader.Get(i / slabs * rows.cols + from, count);
-      partial[i] = MomentsOf(problem.formula, x, count);
+// Long rows, some at a time: the moments of each slab, then of each row, then the output slab by slab,
+// the last ones first because they are still in the cache.
+template <typename T>
+void Slabs(const RowForward<T>& task, const Reader<T>& reader, const Writer<T>& writer,
+           const ParallelFor& parallel_for) {
+  using A = ComputedIn<T>;
+  const Kernels<T>& kernels = KernelsFor<T>();
+  const LongRows cut(task.layout, sizeof(T));
+  std::vector<Moments> partial(cut.rows_together() * cut.slabs());
+  std::vector<Scaling<A>> scaling(cut.rows_together());
+  for (int64_t begin = 0; begin < task.layout.rows; begin += cut.rows_together()) {
+    const int64_t rows = std::min(cut.rows_together(), task.layout.rows - begin);
+    parallel_for(rows * cut.slabs(), cut.slab(), [&](int64_t from, int64_t to) {
+      Reader<T> x = reader;
+      for (int64_t i = from; i < to; ++i) {
+        const Slab at = cut.At(begin, i);
+        partial[i] = kernels.moments(task.formula, x.Get(at.offset, at.count()), at.count());
+      }
+    });
+    for (int64_t row = 0; row < rows; ++row) {
+      Moments moments;
+      for (int64_t slab = 0; slab < cut.slabs(); ++slab) {
+        Merge(partial[row * cut.slabs() + slab], &moments);
+      }
+      scaling[row] = FinishStatistic<A>(moments, task.formula, task.epsilon, task.stat, begin + row,
+                                        task.mean, task.rstd);
     }
-  });
-  std::vector<Scaling<A>> scaling(rows.rows);
-  for (int64_t row = 0; row < rows.rows; ++row) {
-    Moments moments;
-    for (int64_t slab = 0; slab < slabs; ++slab) Merge(partial[row * slabs + slab], &moments);
-    scaling[row] = FinishStatistic<A>(problem, buffers, moments, row);
+    parallel_for(rows * cut.slabs(), cut.slab(), [&](int64_t from, int64_t to) {
+      Reader<T> x = reader;
+      Writer<T> y = writer;
+      for (int64_t i = from; i < to; ++i) {
+        const Slab at = cut.At(begin, rows * cut.slabs() - 1 - i);
+        kernels.normalize(task, scaling[at.row - begin], at.row, at.begin, at.end,
+                          x.Get(at.offset, at.count()), y.Room(at.offset, at.count()));
+        y.Commit(at.offset, at.count());
+      }
+    });
   }
-  parallel_for(rows.rows * slabs, kSlab, [&](int64_t begin, int64_t end) {
-    Reader<A> reader(problem.x, buffers.x);
-    Writer<A> writer(problem.y, buffers.y);
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t row = i / slabs;
-      const int64_t from = i % slabs * kSlab;
-      const int64_t count = std::min(kSlab, rows.cols - from);
-      const A* x = reader.Get(row * rows.cols + from, count);
-      A* y = writer.Room(row * rows.cols + from, count);
-      NormalizeRun(rows, row, from, from + count, x, scaling[row], gamma, beta, y);
-      writer.Commit(row * rows.cols + from, count);
-    }
-  });
 }
 
 }  // namespace
 
-template <typename A>
+template <typename T>
 void ForwardRows(const ForwardProblem& problem, const ForwardBuffers& buffers,
                  const ParallelFor& parallel_for) {
+  using A = ComputedIn<T>;
   const Geometry& geometry = problem.geometry;
   const Params<A> gamma(problem.param, buffers.gamma, geometry.params);
   const Params<A> beta(problem.param, buffers.beta, geometry.params);
-  if (geometry.rows.cols > kSlab) {
-    Slabs(problem, buffers, gamma, beta, parallel_for);
+  const Reader<T> reader(problem.x, buffers.x);
+  const Writer<T> writer(problem.y, buffers.y);
+  RowForward<T> task;
+  task.layout = geometry.rows;
+  task.formula = problem.formula;
+  task.epsilon = problem.epsilon;
+  task.stat = problem.stat();
+  task.gamma = gamma.data();
+  task.beta = beta.data();
+  task.mean = buffers.mean;
+  task.rstd = buffers.rstd;
+  // In place, y's lines are in the cache already.
+  task.stream = writer.in_place() && buffers.x != buffers.y &&
+                StreamOutput(geometry.elements * static_cast<int64_t>(sizeof(T)));
+  if (LongRows::Wanted(geometry.rows, sizeof(T))) {
+    Slabs<T>(task, reader, writer, parallel_for);
     return;
   }
   parallel_for(geometry.rows.rows, geometry.rows.cols, [&](int64_t begin, int64_t end) {
-    WholeRows(problem, buffers, gamma, beta, begin, end);
+    WholeRows<T>(task, reader, writer, begin, end);
   });
 }
 
-template void ForwardRows<float>(const ForwardProblem&, const ForwardBuffers&, const ParallelFor&);
-template void ForwardRows<double>(const ForwardProblem&, const ForwardBuffers&, const ParallelFor&);
+NV_NORMS_INSTANTIATE(Forward, Rows)
 
 }  // namespace cpu
 }  // namespace nv_norms

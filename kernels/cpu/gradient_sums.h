@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/cpu/convert.h"
+#include "kernels/cpu/inline.h"
 #include "kernels/problem.h"
 
 namespace nv_norms {
@@ -24,7 +24,7 @@ struct GradientSums {
 };
 
 // dx = rstd * (w - w_mean - ((x - high) - low) * slope)
-// xhat = ((x - xhat_high) - xhat_low) * rstd
+// xhat = ((x - high) - low) * rstd + xhat_offset
 template <typename A>
 struct GradientTerms {
   A high = 0;
@@ -32,40 +32,39 @@ struct GradientTerms {
   A rstd = 0;
   A w_mean = 0;
   A slope = 0;
-  A xhat_high = 0;
-  A xhat_low = 0;
+  A xhat_offset = 0;
 };
 
-// The statistic's stored mean; 0 for Formula::kRms.
-inline double StoredMean(const BackwardProblem& problem, const BackwardBuffers& buffers,
-                         int64_t stat) {
-  double mean = 0;
-  if (problem.formula != Formula::kRms) Load(problem.stat(), buffers.mean, stat, 1, &mean);
-  return mean;
+// `stat` is float or double.
+NV_NORMS_INLINE double StatisticAt(DType stat, const void* from, int64_t index) {
+  return stat == DType::kDouble ? static_cast<const double*>(from)[index]
+                                : static_cast<double>(static_cast<const float*>(from)[index]);
 }
 
+// The statistic's stored mean; 0 for Formula::kRms.
+NV_NORMS_INLINE double StoredMean(Formula formula, DType stat, const void* mean, int64_t index) {
+  return formula == Formula::kRms ? 0.0 : StatisticAt(stat, mean, index);
+}
+
+// count: elements of a statistic.
 template <typename A>
-GradientTerms<A> TermsOf(const BackwardProblem& problem, const BackwardBuffers& buffers,
-                         int64_t stat, const GradientSums& sums) {
-  const double count = static_cast<double>(problem.geometry.reduced);
-  const double mean = StoredMean(problem, buffers, stat);
-  double rstd;
-  Load(problem.stat(), buffers.rstd, stat, 1, &rstd);
-  const double low = problem.formula == Formula::kRms ? 0.0 : sums.e / count;
+NV_NORMS_INLINE GradientTerms<A> TermsOf(Formula formula, double count, DType stat,
+                                         const void* mean_data, const void* rstd_data,
+                                         int64_t index, const GradientSums& sums) {
+  const double mean = StoredMean(formula, stat, mean_data, index);
+  const double rstd = StatisticAt(stat, rstd_data, index);
+  const double low = formula == Formula::kRms ? 0.0 : sums.e / count;
   // sum(w * xhat) / rstd
   double w_xhat = sums.we;
-  if (problem.formula == Formula::kCenter) w_xhat -= low * sums.w;
-  if (problem.formula == Formula::kScaleOnly) w_xhat += mean * sums.w;
+  if (formula == Formula::kCenter) w_xhat -= low * sums.w;
+  if (formula == Formula::kScaleOnly) w_xhat += mean * sums.w;
   GradientTerms<A> out;
   out.high = static_cast<A>(mean);
   out.low = static_cast<A>(low);
   out.rstd = static_cast<A>(rstd);
   out.slope = static_cast<A>(rstd * rstd * (w_xhat / count));
-  if (problem.formula == Formula::kCenter) {
-    out.w_mean = static_cast<A>(sums.w / count);
-    out.xhat_high = out.high;
-    out.xhat_low = out.low;
-  }
+  if (formula == Formula::kCenter) out.w_mean = static_cast<A>(sums.w / count);
+  if (formula == Formula::kScaleOnly) out.xhat_offset = static_cast<A>((mean + low) * rstd);
   return out;
 }
 

@@ -6,8 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/cpu/convert.h"
-#include "kernels/cpu/vector_ops.h"
+#include "kernels/cpu/inline.h"
 #include "kernels/problem.h"
 
 namespace nv_norms {
@@ -29,27 +28,6 @@ inline Moments FromSums(double count, double shift, double sum, double squares) 
   out.mean = shift + low;
   out.m2 = std::max(squares - sum * low, 0.0);  // keeps NaN
   return out;
-}
-
-// Two passes over x. The first one is shifted by the first number, so that it loses nothing where
-// the mean is large, and the second one by the mean, so that it loses nothing where that number is
-// far off.
-template <typename A>
-Moments MomentsOf(Formula formula, const A* x, int64_t count) {
-  double sum = 0;
-  double squares = 0;
-  A shift = 0;
-  if (formula != Formula::kRms) {
-    shift = static_cast<A>(x[0] + SumShifted(x, count, x[0]) / static_cast<double>(count));
-  }
-  AddMoments(x, count, shift, &sum, &squares);
-  if (formula == Formula::kRms) {
-    Moments out;
-    out.count = static_cast<double>(count);
-    out.m2 = squares;
-    return out;
-  }
-  return FromSums(static_cast<double>(count), shift, sum, squares);
 }
 
 // Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
@@ -75,29 +53,24 @@ struct Scaling {
   A rstd = 0;
 };
 
+// Stores mean and rstd of statistic `index`; `stat` is float or double.
 template <typename A>
-Scaling<A> ScalingOf(const Moments& moments, Formula formula, double epsilon, double* mean,
-                     double* rstd) {
-  *mean = moments.mean;
-  *rstd = 1.0 / std::sqrt(moments.m2 / moments.count + epsilon);
+NV_NORMS_INLINE Scaling<A> FinishStatistic(const Moments& moments, Formula formula, double epsilon,
+                                           DType stat, int64_t index, void* mean, void* rstd) {
+  const double r = 1.0 / std::sqrt(moments.m2 / moments.count + epsilon);
   Scaling<A> out;
   if (formula == Formula::kCenter) {
     out.high = static_cast<A>(moments.mean);
     out.low = static_cast<A>(moments.mean - out.high);
   }
-  out.rstd = static_cast<A>(*rstd);
-  return out;
-}
-
-// The same, and stores mean and rstd.
-template <typename A>
-Scaling<A> FinishStatistic(const ForwardProblem& problem, const ForwardBuffers& buffers,
-                           const Moments& moments, int64_t index) {
-  double mean;
-  double rstd;
-  const Scaling<A> out = ScalingOf<A>(moments, problem.formula, problem.epsilon, &mean, &rstd);
-  StoreOne(problem.stat(), mean, buffers.mean, index);
-  StoreOne(problem.stat(), rstd, buffers.rstd, index);
+  out.rstd = static_cast<A>(r);
+  if (stat == DType::kDouble) {
+    if (mean != nullptr) static_cast<double*>(mean)[index] = moments.mean;
+    static_cast<double*>(rstd)[index] = r;
+  } else {
+    if (mean != nullptr) static_cast<float*>(mean)[index] = static_cast<float>(moments.mean);
+    static_cast<float*>(rstd)[index] = static_cast<float>(r);
+  }
   return out;
 }
 

@@ -1,15 +1,48 @@
-// NV_NORMS_CLONES before a function compiles it once for each instruction set worth having; the
-// loader picks one when the library is loaded. The function must not be a template.
+// The instruction sets that the kernels are compiled for, one of which is chosen when they first run:
+// the widest one that the CPU has, or what the environment variable NV_NORMS_CPU_TARGET names.
+//
+// The vectors are GCC's own (vector_size) and each targets_*.cc compiles the same source below another
+// `#pragma GCC target`: that is all these loops need, and it asks for no library that a build machine
+// may not have (Highway's headers come with TensorFlow, but without the part that must be linked).
 #ifndef NV_NORMS_KERNELS_CPU_TARGETS_H_
 #define NV_NORMS_KERNELS_CPU_TARGETS_H_
 
+#include "kernels/status.h"
+
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define NV_NORMS_CLONES \
-  __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
+#define NV_NORMS_X86_TARGETS 1
 #else
-#define NV_NORMS_CLONES
+#define NV_NORMS_X86_TARGETS 0
 #endif
 
-#define NV_NORMS_INLINE inline __attribute__((always_inline))
+namespace nv_norms {
+namespace cpu {
+
+struct KernelTables;
+
+namespace baseline {
+const KernelTables& Tables();
+}
+#if NV_NORMS_X86_TARGETS
+namespace avx2 {
+const KernelTables& Tables();
+}
+namespace avx512 {
+const KernelTables& Tables();
+}
+#endif
+
+struct Target {
+  const char* name = nullptr;
+  const KernelTables* tables = nullptr;
+};
+
+// An error if NV_NORMS_CPU_TARGET names something else than a target that this CPU can run.
+const Status& TargetStatus();
+// "avx512", "avx2" or "baseline".
+const Target& ChosenTarget();
+
+}  // namespace cpu
+}  // namespace nv_norms
 
 #endif  // NV_NORMS_KERNELS_CPU_TARGETS_H_

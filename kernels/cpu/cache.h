@@ -1,0 +1,23 @@
+// What the kernels assume of the caches.
+#ifndef NV_NORMS_KERNELS_CPU_CACHE_H_
+#define NV_NORMS_KERNELS_CPU_CACHE_H_
+
+#include <cstdint>
+
+namespace nv_norms {
+namespace cpu {
+
+// Work that is read a second time is cut to this much: half of the L2 cache of a server's core.
+constexpr int64_t kCoreBytes = 512 << 10;
+
+// Work that all threads share and read a second time: what is left of a last-level cache that is
+// shared with others.
+constexpr int64_t kSharedBytes = 8 << 20;
+
+// An output of this many bytes is stored past the caches, which it would not stay in.
+bool StreamOutput(int64_t bytes);
+
+}  // namespace cpu
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_KERNELS_CPU_CACHE_H_

@@ -1,0 +1,36 @@
+// Which parameters a run of a row's columns has.
+#ifndef NV_NORMS_KERNELS_CPU_ROW_PARAMS_H_
+#define NV_NORMS_KERNELS_CPU_ROW_PARAMS_H_
+
+#include <cstdint>
+
+#include "kernels/geometry.h"
+
+namespace nv_norms {
+namespace cpu {
+
+// Column c of every row has parameter c.
+inline bool ParamByColumn(const RowLayout& rows) {
+  return rows.col_divisor == 1 && rows.row_stride == 0;
+}
+
+// Otherwise: of column `begin` of `row`.
+inline int64_t FirstParam(const RowLayout& rows, int64_t row, int64_t begin) {
+  return row % rows.modulus * rows.row_stride + begin / rows.col_divisor;
+}
+
+// Calls visit(begin, end, parameter) on the runs of columns [begin, end) of `row` that share one.
+template <typename F>
+void ForParamRuns(const RowLayout& rows, int64_t row, int64_t begin, int64_t end, const F& visit) {
+  int64_t param = FirstParam(rows, row, begin);
+  int64_t stop = (begin / rows.col_divisor + 1) * rows.col_divisor;
+  for (; begin < end; ++param, stop += rows.col_divisor) {
+    visit(begin, stop < end ? stop : end, param);
+    begin = stop;
+  }
+}
+
+}  // namespace cpu
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_KERNELS_CPU_ROW_PARAMS_H_

@@ -1,0 +1,63 @@
+// Everything of one target. Included once by each targets_*.cc after `#pragma GCC target`, with
+//   NV_NORMS_TARGET         the target's namespace
+//   NV_NORMS_VECTOR_BYTES   the size of its vectors
+// All other headers come before the pragma: their inline functions are shared with code for any CPU.
+#include "kernels/cpu/simd-inl.h"
+// The loops, from the bottom up.
+#include "kernels/cpu/rows_forward-inl.h"
+#include "kernels/cpu/rows_backward-inl.h"
+// (columns use the rows' stores)
+#include "kernels/cpu/columns-inl.h"
+
+namespace nv_norms {
+namespace cpu {
+namespace NV_NORMS_TARGET {
+namespace {
+
+template <typename T>
+void LoadRun(const T* from, int64_t count, ComputedIn<T>* to) {
+  using A = ComputedIn<T>;
+  StoreAll<false>(
+      to, count, [&](int64_t i) __attribute__((always_inline)) { return Load(from + i); },
+      [&](int64_t i, int64_t rest)
+          __attribute__((always_inline)) { return LoadPart(from + i, rest, A(0)); });
+}
+
+template <typename T>
+void StoreRun(const ComputedIn<T>* from, int64_t count, T* to) {
+  using A = ComputedIn<T>;
+  StoreAll<false>(
+      to, count, [&](int64_t i) __attribute__((always_inline)) { return Load(from + i); },
+      [&](int64_t i, int64_t rest)
+          __attribute__((always_inline)) { return LoadPart(from + i, rest, A(0)); });
+}
+
+template <typename T>
+constexpr Kernels<T> MakeKernels() {
+  Kernels<T> out{};
+  out.moments = MomentsOfRun<T>;
+  out.normalize = Normalize<T>;
+  out.forward_rows = ForwardRows<T>;
+  out.gradient_sums = SumsOfRun<T>;
+  out.backward_run = BackwardRun<T>;
+  out.backward_rows = BackwardRows<T>;
+  out.tile_moments = TileMoments<T>;
+  out.tile_normalize = TileNormalize<T>;
+  out.tile_gradient_sums = TileGradientSums<T>;
+  out.tile_input_gradient = TileInputGradient<T>;
+  out.row_param_gradients = RowParamGradients<T>;
+  out.load = LoadRun<T>;
+  out.store = StoreRun<T>;
+  return out;
+}
+
+constexpr KernelTables kTables = {MakeKernels<Half>(), MakeKernels<Bfloat16>(),
+                                  MakeKernels<float>(), MakeKernels<double>()};
+
+}  // namespace
+
+const KernelTables& Tables() { return kTables; }
+
+}  // namespace NV_NORMS_TARGET
+}  // namespace cpu
+}  // namespace nv_norms

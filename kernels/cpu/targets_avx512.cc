@@ -1,0 +1,19 @@
+// The kernels for x86-64-v4: AVX-512 F, BW, CD, DQ, VL.
+#include "kernels/cpu/targets.h"
+
+#if NV_NORMS_X86_TARGETS
+#include <cstring>
+#include <type_traits>
+
+#include <immintrin.h>
+
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/row_params.h"
+
+#pragma GCC target("avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2")
+
+#define NV_NORMS_TARGET avx512
+#define NV_NORMS_VECTOR_BYTES 64
+#include "kernels/cpu/target_tables-inl.h"
+
+#endif  // NV_NORMS_X86_TARGETS
