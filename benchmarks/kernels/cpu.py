@@ -121,9 +121,7 @@ def our_calls(x: np.ndarray, dy: np.ndarray, settings: dict, threads: int) -> di
         "copy": cpu_library.copy(x, y, False, threads),
         "copy past cache": cpu_library.copy(x, y, True, threads),
         "forward": forward,
-        "backward": cpu_library.backward(
-            dy, x, gamma, mean, rstd, dx, dgamma, dbeta, **options
-        ),
+        "backward": cpu_library.backward(dy, x, gamma, mean, rstd, dx, dgamma, dbeta, **options),
         "fresh copy": lambda: cpu_library.copy(x, aligned_fresh(x), False, threads)(),
         "fresh forward": fresh,
     }
@@ -289,7 +287,9 @@ def main() -> None:
     results = run(options, options.threads[0])
     if options.json:
         path = Path(options.json)
-        path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else []) + results))
+        path.write_text(
+            json.dumps((json.loads(path.read_text()) if path.exists() else []) + results)
+        )
 
 
 if __name__ == "__main__":

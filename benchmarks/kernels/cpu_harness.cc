@@ -1,5 +1,5 @@
-// The CPU kernel library behind C functions, for tests and benchmarks that need no TensorFlow; with a
-// pool of threads, and the copies that its speed is compared with.
+// The CPU kernel library behind C functions, for tests and benchmarks that need no TensorFlow; with
+// a pool of threads, and the copies that its speed is compared with.
 #include <atomic>
 #include <condition_variable>
 #include <cstdio>
@@ -72,9 +72,18 @@ class Pool {
     }
   }
 
+  static void Pause() {
+#ifdef __x86_64__
+    _mm_pause();
+#endif
+  }
+
   void Loop() {
     int64_t seen = 0;
     for (;;) {
+      // As TensorFlow's threads do: sleeping at once would cost more than most of these kernels
+      // take.
+      for (int spin = 0; spin < 20000 && generation_ == seen; ++spin) Pause();
       {
         std::unique_lock<std::mutex> lock(mutex_);
         wake_.wait(lock, [&] { return generation_ != seen; });
@@ -96,7 +105,7 @@ class Pool {
   int64_t block_ = 1;
   std::atomic<int64_t> next_{0};
   int busy_ = 0;
-  int64_t generation_ = 0;
+  std::atomic<int64_t> generation_{0};
   bool stop_ = false;
 };
 

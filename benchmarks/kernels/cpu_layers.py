@@ -126,12 +126,19 @@ def main() -> None:
             for peer in ("stock", "XLA"):
                 r[f"{peer} / fused"] = r[peer] / r["fused"]
                 r[f"{peer} / fused both"] = r[f"{peer} both"] / r["fused both"]
-            cells = [kind, text, f"{4e-6 * np.prod(shape):.3g}", *(f"{r[c]:.4g}" for c in header[3:])]
+            cells = [
+                kind,
+                text,
+                f"{4e-6 * np.prod(shape):.3g}",
+                *(f"{r[c]:.4g}" for c in header[3:]),
+            ]
             print("| " + " | ".join(cells) + " |", flush=True)
             results.append({"layer": kind, "x": text, **r})
     if options.json:
         path = Path(options.json)
-        path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else []) + results))
+        path.write_text(
+            json.dumps((json.loads(path.read_text()) if path.exists() else []) + results)
+        )
 
 
 if __name__ == "__main__":

@@ -46,11 +46,15 @@ def target() -> str:
     return library().CpuTarget().decode()
 
 
-def _call(function: str, problem: Problem, arrays: Sequence[np.ndarray | None], threads: int) -> Callable[[], None]:
+def _call(
+    function: str, problem: Problem, arrays: Sequence[np.ndarray | None], threads: int
+) -> Callable[[], None]:
     """Something that runs the kernels once when called."""
     call = getattr(library(), function)
     # NumPy's empty arrays have an address, which nothing may touch.
-    buffers = (ctypes.c_void_p * len(arrays))(*(None if a is None else a.ctypes.data for a in arrays))
+    buffers = (ctypes.c_void_p * len(arrays))(
+        *(None if a is None else a.ctypes.data for a in arrays)
+    )
     error = ctypes.create_string_buffer(1000)
     count = ctypes.c_int64(threads)
     size = ctypes.c_int64(1000)
@@ -131,7 +135,9 @@ def backward(
 
 def copy(source: np.ndarray, target: np.ndarray, stream: bool, threads: int) -> Callable[[], None]:
     """A copy with ordinary stores or such that go past the cache; 64-byte aligned, n * 64 bytes."""
-    assert target.ctypes.data % 64 == 0 and source.nbytes == target.nbytes and source.nbytes % 64 == 0
+    assert (
+        target.ctypes.data % 64 == 0 and source.nbytes == target.nbytes and source.nbytes % 64 == 0
+    )
     arguments = (
         ctypes.c_void_p(source.ctypes.data),
         ctypes.c_int64(source.nbytes),
@@ -139,4 +145,9 @@ def copy(source: np.ndarray, target: np.ndarray, stream: bool, threads: int) -> 
         ctypes.c_int64(stream),
         ctypes.c_int64(threads),
     )
-    return lambda: library().CpuCopy(*arguments)
+
+    def run() -> None:
+        library().CpuCopy(*arguments)
+
+    run.keep = (source, target)
+    return run

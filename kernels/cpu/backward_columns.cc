@@ -1,6 +1,6 @@
 // x is [n, s, channels]. Some samples at a time, so that they are still in the cache when they are
-// read again: the sums of each column of each tile, then of each group, then the input gradient, the
-// last tiles first.
+// read again: the sums of each column of each tile, then of each group, then the input gradient,
+// the last tiles first.
 #include <algorithm>
 #include <vector>
 
@@ -152,8 +152,8 @@ class Columns {
       out.x.rows = tile.rows;
       out.x.width = tile.width;
       int64_t step;
-      out.x.x = x_reader->GetTile(tile.offset, tile.rows, tile.width, cut_.columns(), apart,
-                                  &out.x.step);
+      out.x.x =
+          x_reader->GetTile(tile.offset, tile.rows, tile.width, cut_.columns(), apart, &out.x.step);
       out.dy = dy_reader->GetTile(tile.offset, tile.rows, tile.width, cut_.columns(), apart, &step);
       return out;
     }

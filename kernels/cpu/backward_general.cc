@@ -1,7 +1,7 @@
 // Any geometry, one statistic and then one parameter at a time, element by element: right, not
 // fast.
-#include "kernels/cpu/gradient_sums.h"
 #include "kernels/cpu/convert.h"
+#include "kernels/cpu/gradient_sums.h"
 #include "kernels/cpu/layouts.h"
 #include "kernels/cpu/odometer.h"
 
@@ -38,7 +38,8 @@ void BackwardGeneral(const BackwardProblem& problem, const BackwardBuffers& buff
     Odometer kept(geometry, [](const Axis& axis) { return !axis.reduced; });
     Odometer reduced(geometry, [](const Axis& axis) { return axis.reduced; });
     for (int64_t stat = begin; stat < end; ++stat) {
-      const A mean = static_cast<A>(StoredMean(problem.formula, problem.stat(), buffers.mean, stat));
+      const A mean =
+          static_cast<A>(StoredMean(problem.formula, problem.stat(), buffers.mean, stat));
       kept.Seek(Place(), stat);
       GradientSums sums;
       reduced.Seek(kept.place(), 0);
@@ -47,7 +48,8 @@ void BackwardGeneral(const BackwardProblem& problem, const BackwardBuffers& buff
         const double e = at.x - mean;
         sums.Add({e, static_cast<double>(at.w), at.w * e});
       }
-      const GradientTerms<A> t = TermsOf<A>(problem.formula, static_cast<double>(geometry.reduced), problem.stat(), buffers.mean, buffers.rstd, stat, sums);
+      const GradientTerms<A> t = TermsOf<A>(problem.formula, static_cast<double>(geometry.reduced),
+                                            problem.stat(), buffers.mean, buffers.rstd, stat, sums);
       terms[stat] = t;
       if (buffers.dx == nullptr) continue;
       reduced.Seek(kept.place(), 0);
@@ -59,27 +61,27 @@ void BackwardGeneral(const BackwardProblem& problem, const BackwardBuffers& buff
     }
   });
   if (buffers.dgamma == nullptr && buffers.dbeta == nullptr) return;
-  parallel_for(
-      geometry.params, geometry.elements / geometry.params, [&](int64_t begin, int64_t end) {
-        Odometer fixed(geometry, [](const Axis& axis) { return axis.param_stride != 0; });
-        Odometer summed(geometry, [](const Axis& axis) { return axis.param_stride == 0; });
-        for (int64_t i = begin; i < end; ++i) {
-          fixed.Seek(Place(), i);
-          summed.Seek(fixed.place(), 0);
-          double dgamma = 0;
-          double dbeta = 0;
-          for (int64_t j = 0; j < summed.size(); ++j, summed.Next()) {
-            const Element<A> at = ElementAt(problem, buffers, gamma, summed.place());
-            const GradientTerms<A>& t = terms[summed.place().stat];
-            const A xhat = ((at.x - t.high) - t.low) * t.rstd + t.xhat_offset;
-            dgamma += static_cast<double>(at.dy) * xhat;
-            dbeta += at.dy;
-          }
-          const int64_t param = fixed.place().param;
-          StoreOne(problem.dparam, dgamma, buffers.dgamma, param);
-          StoreOne(problem.dparam, dbeta, buffers.dbeta, param);
-        }
-      });
+  parallel_for(geometry.params, geometry.elements / geometry.params,
+               [&](int64_t begin, int64_t end) {
+                 Odometer fixed(geometry, [](const Axis& axis) { return axis.param_stride != 0; });
+                 Odometer summed(geometry, [](const Axis& axis) { return axis.param_stride == 0; });
+                 for (int64_t i = begin; i < end; ++i) {
+                   fixed.Seek(Place(), i);
+                   summed.Seek(fixed.place(), 0);
+                   double dgamma = 0;
+                   double dbeta = 0;
+                   for (int64_t j = 0; j < summed.size(); ++j, summed.Next()) {
+                     const Element<A> at = ElementAt(problem, buffers, gamma, summed.place());
+                     const GradientTerms<A>& t = terms[summed.place().stat];
+                     const A xhat = ((at.x - t.high) - t.low) * t.rstd + t.xhat_offset;
+                     dgamma += static_cast<double>(at.dy) * xhat;
+                     dbeta += at.dy;
+                   }
+                   const int64_t param = fixed.place().param;
+                   StoreOne(problem.dparam, dgamma, buffers.dgamma, param);
+                   StoreOne(problem.dparam, dbeta, buffers.dbeta, param);
+                 }
+               });
 }
 
 template void BackwardGeneral<float>(const BackwardProblem&, const BackwardBuffers&,

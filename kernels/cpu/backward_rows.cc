@@ -56,8 +56,8 @@ class Rows {
   void Blocks() {
     const int64_t params = problem_.geometry.params;
     const int64_t elements = problem_.geometry.elements;
-    // Cut by shape alone: enough blocks for the threads of a big machine, but the sums of all stay a
-    // small part of what is read.
+    // Cut by shape alone: enough blocks for the threads of a big machine, but the sums of all stay
+    // a small part of what is read.
     const int64_t wanted = std::min<int64_t>(256, std::max<int64_t>(1, elements / 32768));
     const int64_t most = std::max<int64_t>(1, elements / (64 * params));
     const int64_t blocks =
@@ -98,8 +98,8 @@ class Rows {
     }
   }
 
-  // Long rows, some at a time: the sums of each slab, then of each row; then a strip of columns at a
-  // time all these rows' input gradients and the strip's part of dgamma and dbeta.
+  // Long rows, some at a time: the sums of each slab, then of each row; then a strip of columns at
+  // a time all these rows' input gradients and the strip's part of dgamma and dbeta.
   void Slabs() {
     const Kernels<T>& kernels = KernelsFor<T>();
     const LongRows cut(layout_, 2 * sizeof(T));
@@ -144,8 +144,7 @@ class Rows {
             const int64_t sums = row * slabs + slab;
             const T* x_at = x.Get(at.offset, at.count());
             const T* dy_at = dy.Get(at.offset, at.count());
-            T* dx_at =
-                buffers_.dx == nullptr ? unwanted.data() : dx.Room(at.offset, at.count());
+            T* dx_at = buffers_.dx == nullptr ? unwanted.data() : dx.Room(at.offset, at.count());
             double* dgamma = !want_params ? nullptr
                              : by_column  ? total.Gamma(0, at.begin)
                                           : met.Gamma(sums);

@@ -10,8 +10,8 @@ namespace cpu {
 
 // Units of a block; total where it is not worth handing anything to another thread.
 inline int64_t BlockSize(int64_t total, int64_t cost_per_unit, int64_t threads) {
-  // Handing a block over costs some microseconds, so a block has enough elements to be worth it, and
-  // there are a few blocks to a thread to even out their speeds.
+  // Handing a block over costs some microseconds, so a block has enough elements to be worth it,
+  // and there are a few blocks to a thread to even out their speeds.
   constexpr int64_t kMinElements = 32768;
   constexpr int64_t kBlocksPerThread = 4;
   const int64_t cost = std::max<int64_t>(cost_per_unit, 1);

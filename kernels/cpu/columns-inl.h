@@ -1,5 +1,5 @@
-// Columns: tiles of some rows by some columns that stay in a core's cache. Each step takes four rows
-// (two in the gradient), so that the sums of a column go to memory once for them.
+// Columns: tiles of some rows by some columns that stay in a core's cache. Each step takes four
+// rows (two in the gradient), so that the sums of a column go to memory once for them.
 namespace nv_norms {
 namespace cpu {
 namespace NV_NORMS_TARGET {
@@ -121,10 +121,10 @@ NV_NORMS_INLINE void TileNormalizeAs(const ColumnTile<T>& tile,
     const A gamma = by_row ? s.row_gamma[r] : A(1);
     const A beta = by_row ? s.row_beta[r] : A(0);
     StoreAll<stream>(
-        y + r * tile.step, tile.width,
+        y + r * tile.step, tile.width, x + tile.step,
         [&](int64_t c) __attribute__((always_inline)) {
-          const Vec<A> xhat = ((Load(x + c) - Load(s.high + c)) - Load(s.low + c)) *
-                              Load(s.slope + c);
+          const Vec<A> xhat =
+              ((Load(x + c) - Load(s.high + c)) - Load(s.low + c)) * Load(s.slope + c);
           return by_row ? xhat * gamma + beta : xhat + Load(s.beta + c);
         },
         [&](int64_t c, int64_t n) __attribute__((always_inline)) {
@@ -191,10 +191,9 @@ void TileGradientSums(const ColumnTile<T>& tile, const T* dy, const ComputedIn<T
   A* we = scratch + 2 * padded;
   std::memset(scratch, 0, 3 * padded * sizeof(A));
   const auto add = [&](auto rows, int64_t r) __attribute__((always_inline)) {
-    AddRowsGradientSums<decltype(rows)::value>(tile.x + r * tile.step, dy + r * tile.step,
-                                               tile.step, tile.width, about,
-                                               row_gamma == nullptr ? nullptr : row_gamma + r, e, w,
-                                               we);
+    AddRowsGradientSums<decltype(rows)::value>(
+        tile.x + r * tile.step, dy + r * tile.step, tile.step, tile.width, about,
+        row_gamma == nullptr ? nullptr : row_gamma + r, e, w, we);
   };
   ForRows<4>(
       tile.rows,
@@ -217,7 +216,7 @@ NV_NORMS_INLINE void TileInputGradientAs(const ColumnTile<T>& tile, const T* dy_
     const T* dy = dy_tile + r * tile.step;
     const A row_gamma = by_row ? g.row_gamma[r] : A(1);
     StoreAll<stream>(
-        dx + r * tile.step, tile.width,
+        dx + r * tile.step, tile.width, x + tile.step,
         [&](int64_t c) __attribute__((always_inline)) {
           const Vec<A> w = by_row ? Load(dy + c) * row_gamma : Load(dy + c) * Load(g.gamma + c);
           const Vec<A> e = (Load(x + c) - Load(g.high + c)) - Load(g.low + c);

@@ -27,8 +27,8 @@ struct Tile {
 };
 
 // x is [n, s, channels]. Where there are few channels, some rows are taken as one of columns() =
-// copies() * channels() columns; what is left at the end of a sample is a shorter row, a slab of its
-// own. A tile is part of a slab. Cut by shape alone.
+// copies() * channels() columns; what is left at the end of a sample is a shorter row, a slab of
+// its own. A tile is part of a slab. Cut by shape alone.
 class ColumnCut {
  public:
   static constexpr int64_t kWidest = 1024;  // columns of a tile
@@ -48,8 +48,8 @@ class ColumnCut {
     const int64_t strips = (columns_ + kWidest - 1) / kWidest;
     width_ = std::min(columns_, ((columns_ + strips - 1) / strips + 15) / 16 * 16);
     strips_ = (columns_ + width_ - 1) / width_;
-    rows_ = std::min<int64_t>(full_rows_, std::min(kTallest, std::max<int64_t>(
-                                                                 1, kTileElements / width_)));
+    rows_ = std::min<int64_t>(full_rows_,
+                              std::min(kTallest, std::max<int64_t>(1, kTileElements / width_)));
     full_slabs_ = (full_rows_ + rows_ - 1) / rows_;
     const int64_t sample = layout.s * channels_ * size;
     wave_ = std::min(layout.n, std::max<int64_t>(1, kSharedBytes / sample));
@@ -84,14 +84,13 @@ class ColumnCut {
     tile.column = rest ? 0 : within % strips_ * width_;
     tile.width = rest ? rest_ : std::min(width_, columns_ - tile.column);
     tile.s = (rest ? full_rows_ : tile.slab * rows_);
-    tile.offset =
-        (first_sample + tile.n) * layout_.s * channels_ + tile.s * columns_ + tile.column;
+    tile.offset = (first_sample + tile.n) * layout_.s * channels_ + tile.s * columns_ + tile.column;
     return tile;
   }
 
  private:
-  static constexpr int64_t kNarrow = 256;  // columns to fill some cache lines with
-  static constexpr int64_t kLine = 32;     // elements of a cache line, the smallest type's
+  static constexpr int64_t kNarrow = 256;   // columns to fill some cache lines with
+  static constexpr int64_t kLine = 32;      // elements of a cache line, the smallest type's
   static constexpr int64_t kTallest = 512;  // their sums are kept in float, four rows at a time
   static constexpr int64_t kTileElements = 32768;
   static constexpr int64_t kManySamples = 64;
@@ -117,10 +116,9 @@ std::vector<A> ParamsInOrder(const ColumnLayout& layout, const Params<A>& params
   std::vector<A> out(count, absent);
   if (params.data() == nullptr) return out;
   for (int64_t i = 0; i < count; ++i) {
-    out[i] = params.data()[layout.s_stride != 0
-                               ? i * layout.s_stride
-                               : i / layout.depth * layout.group_stride +
-                                     i % layout.depth * layout.depth_stride];
+    out[i] = params.data()[layout.s_stride != 0 ? i * layout.s_stride
+                                                : i / layout.depth * layout.group_stride +
+                                                      i % layout.depth * layout.depth_stride];
   }
   return out;
 }

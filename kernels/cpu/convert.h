@@ -35,8 +35,8 @@ class Reader {
     Fill(offset, count, buffer_.data());
     return buffer_.data();
   }
-  // `rows` runs of `width`, `step` apart in the tensor; *got_step apart in what is returned, which is
-  // width if `packed`.
+  // `rows` runs of `width`, `step` apart in the tensor; *got_step apart in what is returned, which
+  // is width if `packed`.
   const T* GetTile(int64_t offset, int64_t rows, int64_t width, int64_t step, bool packed,
                    int64_t* got_step) {
     *got_step = in_place() && !packed ? step : width;

@@ -1,6 +1,6 @@
-// x is [n, s, channels]: a statistic for each n and each group of channels. Some samples at a time, so
-// that they are still in the cache when they are read again: the moments of each column of each tile,
-// then of each group, then the output, the last tiles first.
+// x is [n, s, channels]: a statistic for each n and each group of channels. Some samples at a time,
+// so that they are still in the cache when they are read again: the moments of each column of each
+// tile, then of each group, then the output, the last tiles first.
 #include <algorithm>
 #include <vector>
 
@@ -109,8 +109,8 @@ class Columns {
                                    &mean_[At(tile)], &m2_[At(tile)]);
     }
 
-    // Groups [begin, end) of sample `n`: means and squares of the columns of a channel put together,
-    // then of the channels of a group.
+    // Groups [begin, end) of sample `n`: means and squares of the columns of a channel put
+    // together, then of the channels of a group.
     void FinishGroups(int64_t first, int64_t n, int64_t begin, int64_t end) {
       const ForwardProblem& problem = of_.problem_;
       const int64_t depth = of_.layout_.depth;

@@ -2,8 +2,8 @@
 #include <vector>
 
 #include "kernels/cpu/convert.h"
-#include "kernels/cpu/layouts.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/layouts.h"
 #include "kernels/cpu/odometer.h"
 
 namespace nv_norms {

@@ -30,8 +30,8 @@ void WholeRows(RowForward<T> task, Reader<T> reader, Writer<T> writer, int64_t b
   }
 }
 
-// Long rows, some at a time: the moments of each slab, then of each row, then the output slab by slab,
-// the last ones first because they are still in the cache.
+// Long rows, some at a time: the moments of each slab, then of each row, then the output slab by
+// slab, the last ones first because they are still in the cache.
 template <typename T>
 void Slabs(const RowForward<T>& task, const Reader<T>& reader, const Writer<T>& writer,
            const ParallelFor& parallel_for) {
@@ -97,9 +97,8 @@ void ForwardRows(const ForwardProblem& problem, const ForwardBuffers& buffers,
     Slabs<T>(task, reader, writer, parallel_for);
     return;
   }
-  parallel_for(geometry.rows.rows, geometry.rows.cols, [&](int64_t begin, int64_t end) {
-    WholeRows<T>(task, reader, writer, begin, end);
-  });
+  parallel_for(geometry.rows.rows, geometry.rows.cols,
+               [&](int64_t begin, int64_t end) { WholeRows<T>(task, reader, writer, begin, end); });
 }
 
 NV_NORMS_INSTANTIATE(Forward, Rows)

@@ -4,9 +4,9 @@
 
 #include "kernels/cpu/layouts.h"
 
-#define NV_NORMS_INSTANTIATE_AS(way, layout, T)                                           \
+#define NV_NORMS_INSTANTIATE_AS(way, layout, T) \
   template void way##layout<T>(const way##Problem&, const way##Buffers&, const ParallelFor&);
-#define NV_NORMS_INSTANTIATE(way, layout)       \
+#define NV_NORMS_INSTANTIATE(way, layout)        \
   NV_NORMS_INSTANTIATE_AS(way, layout, Half)     \
   NV_NORMS_INSTANTIATE_AS(way, layout, Bfloat16) \
   NV_NORMS_INSTANTIATE_AS(way, layout, float)    \

@@ -14,8 +14,8 @@
 namespace nv_norms {
 namespace cpu {
 
-// Rows of x, from `first_row` on. gamma and beta: null where there are none. stream: y goes past the
-// cache.
+// Rows of x, from `first_row` on. gamma and beta: null where there are none. stream: y goes past
+// the cache.
 template <typename T>
 struct RowForward {
   using A = ComputedIn<T>;
@@ -73,8 +73,8 @@ struct ColumnScaling {
   const A* row_beta = nullptr;
 };
 
-// dx = rstd * (dy * gamma - w_mean - ((x - high) - low) * slope), with row_gamma[row] for gamma where
-// that is not null; xhat = ((x - high) - low) * rstd + xhat_offset.
+// dx = rstd * (dy * gamma - w_mean - ((x - high) - low) * slope), with row_gamma[row] for gamma
+// where that is not null; xhat = ((x - high) - low) * rstd + xhat_offset.
 template <typename A>
 struct ColumnGradient {
   const A* high = nullptr;
@@ -120,8 +120,8 @@ struct Kernels {
   // y has the tile's step.
   void (*tile_normalize)(const ColumnTile<T>& tile, const ColumnScaling<A>& scaling, bool stream,
                          T* y);
-  // Of each column, with e = x - about, w = dy * row_gamma (dy where that is null): sums[0] = sum(e),
-  // sums[width] = sum(w), sums[2 * width] = sum(w * e). scratch: 3 * Padded(width) numbers.
+  // Of each column, with e = x - about, w = dy * row_gamma (dy where that is null): sums[0] =
+  // sum(e), sums[width] = sum(w), sums[2 * width] = sum(w * e). scratch: 3 * Padded(width) numbers.
   void (*tile_gradient_sums)(const ColumnTile<T>& tile, const T* dy, const A* about,
                              const A* row_gamma, A* scratch, double* sums);
   // dy and dx have the tile's step.

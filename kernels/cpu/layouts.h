@@ -1,5 +1,5 @@
-// The kernels of one layout each. T: the type whose loops run; tensors of other types are converted on
-// the way (convert.h).
+// The kernels of one layout each. T: the type whose loops run; tensors of other types are converted
+// on the way (convert.h).
 #ifndef NV_NORMS_KERNELS_CPU_LAYOUTS_H_
 #define NV_NORMS_KERNELS_CPU_LAYOUTS_H_
 

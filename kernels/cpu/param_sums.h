@@ -38,7 +38,8 @@ class ParamSums {
   // Adds the first `count` sums of another's block to this one's block 0, from `at` on.
   void AddRun(const ParamSums& other, int64_t block, int64_t count, int64_t at) {
     const int64_t from = block * other.size_;
-    for (int64_t i = 0; !dgamma_.empty() && i < count; ++i) dgamma_[at + i] += other.dgamma_[from + i];
+    for (int64_t i = 0; !dgamma_.empty() && i < count; ++i)
+      dgamma_[at + i] += other.dgamma_[from + i];
     for (int64_t i = 0; !dbeta_.empty() && i < count; ++i) dbeta_[at + i] += other.dbeta_[from + i];
   }
 

@@ -73,8 +73,8 @@ GradientSums SumsOfRun(const RowBackward<T>& task, int64_t row, int64_t begin, i
 
 enum class ParamSums { kNone, kGamma, kBoth };
 
-// dx of `rows` rows, each with a parameter for each column, and their dgamma and dbeta: the rows' sum
-// is added to the doubles once.
+// dx of `rows` rows, each with a parameter for each column, and their dgamma and dbeta: the rows'
+// sum is added to the doubles once.
 template <int rows, bool stream, ParamSums params, typename T>
 NV_NORMS_INLINE void BackwardColumnwise(const GradientTerms<ComputedIn<T>>* terms, const T* x,
                                         const T* dy, int64_t step, const ComputedIn<T>* gamma,
@@ -119,6 +119,12 @@ NV_NORMS_INLINE void BackwardColumnwise(const GradientTerms<ComputedIn<T>>* term
       dx, count, [&](int64_t i) __attribute__((always_inline)) { run(i, 0, false); },
       [&](int64_t i, int64_t rest) __attribute__((always_inline)) { run(i, rest, false); },
       [&](int64_t i) __attribute__((always_inline)) {
+  // The next rows, as in StoreAll.
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; ++r) {
+          Prefetch(x + (rows + r) * step + i);
+          Prefetch(dy + (rows + r) * step + i);
+        }
         for (int64_t j = 0; j < line; j += lanes) run(i + j, 0, true);
       });
 }
@@ -149,7 +155,7 @@ void BackwardScalar(const GradientTerms<ComputedIn<T>>& terms, const T* x, const
     return ((d * gamma - terms.w_mean) - e * terms.slope) * terms.rstd;
   };
   StoreAll<stream>(
-      dx, count,
+      dx, count, x + count,
       [&](int64_t i) __attribute__((always_inline)) { return gradient(Load(dy + i), Load(x + i)); },
       [&](int64_t i, int64_t rest) __attribute__((always_inline)) {
         return gradient(LoadPart(dy + i, rest, A(0)), LoadPart(x + i, rest, A(0)));
@@ -163,8 +169,8 @@ NV_NORMS_INLINE void BackwardRunAs(const RowBackward<T>& task,
                                    double* dgamma, double* dbeta) {
   using A = ComputedIn<T>;
   if (ParamByColumn(task.layout)) {
-    BackwardColumnwise<1, stream>(&terms, x, dy, 0, task.gamma + begin, end - begin, dx, 0, dgamma,
-                                  dbeta);
+    BackwardColumnwise<1, stream>(&terms, x, dy, task.layout.cols, task.gamma + begin, end - begin,
+                                  dx, 0, dgamma, dbeta);
     return;
   }
   const int64_t first = FirstParam(task.layout, row, begin);
@@ -202,8 +208,8 @@ void BackwardRun(const RowBackward<T>& task, const GradientTerms<ComputedIn<T>>&
 
 // Rows that are taken together, so that the sums of their parameters' gradients go to memory once.
 constexpr int kRowsTogether = 4;
-// Their x and dy must stay in the cache between two passes: half of a small L2 cache.
-constexpr int64_t kBytesTogether = 256 << 10;
+// Their x and dy must stay in the cache between two passes.
+constexpr int64_t kBytesTogether = kCoreBytes;
 
 template <bool stream, typename T>
 NV_NORMS_INLINE void BackwardRowsAs(const RowBackward<T>& task, int64_t begin, int64_t end,
@@ -212,13 +218,16 @@ NV_NORMS_INLINE void BackwardRowsAs(const RowBackward<T>& task, int64_t begin, i
   const int64_t cols = task.layout.cols;
   const int64_t row_bytes = cols * static_cast<int64_t>(sizeof(T));
   // A row's streamed stores begin at a multiple of 64 bytes.
-  const bool together =
-      ParamByColumn(task.layout) && 2 * kRowsTogether * row_bytes <= kBytesTogether &&
+  const bool alike =
+      ParamByColumn(task.layout) &&
       (!stream || (row_bytes % 64 == 0 && reinterpret_cast<uintptr_t>(task.dx) % 64 == 0));
+  const int64_t together = !alike || 4 * row_bytes > kBytesTogether         ? 1
+                           : 2 * kRowsTogether * row_bytes > kBytesTogether ? 2
+                                                                            : kRowsTogether;
   GradientTerms<A> terms[kRowsTogether];
   int64_t row = begin;
   while (row < end) {
-    const int64_t count = together && row + kRowsTogether <= end ? kRowsTogether : 1;
+    const int64_t count = row + together <= end ? together : 1;
     const int64_t at = row - task.first_row;
     const T* x = task.x + at * cols;
     const T* dy = task.dy + at * cols;
@@ -231,6 +240,9 @@ NV_NORMS_INLINE void BackwardRowsAs(const RowBackward<T>& task, int64_t begin, i
     if (count == kRowsTogether) {
       BackwardColumnwise<kRowsTogether, stream>(terms, x, dy, cols, task.gamma, cols, dx,
                                                 task.dx_step, dgamma, dbeta);
+    } else if (count == 2) {
+      BackwardColumnwise<2, stream>(terms, x, dy, cols, task.gamma, cols, dx, task.dx_step, dgamma,
+                                    dbeta);
     } else {
       const int64_t param = ParamByColumn(task.layout) ? 0 : FirstParam(task.layout, row, 0);
       BackwardRunAs<stream>(task, terms[0], row, 0, cols, x, dy, dx,

@@ -1,5 +1,5 @@
-// Rows, forward. Sums run over at most kBlock numbers in float before they go to double, in an order
-// that depends on the count alone.
+// Rows, forward. Sums run over at most kBlock numbers in float before they go to double, in an
+// order that depends on the count alone.
 namespace nv_norms {
 namespace cpu {
 namespace NV_NORMS_TARGET {
@@ -39,8 +39,16 @@ NV_NORMS_INLINE void Clear(V* v) {
   for (int u = 0; u < kUnroll; ++u) v[u] = V{};
 }
 
+// Each pass over a row prefetches a part of a row that comes later, `next`: a quarter in each of
+// the first two passes, half while lines are streamed (StoreAll), so that the memory is busy all
+// the time. `next` may be null.
 template <typename T>
-NV_NORMS_INLINE double SumShifted(const T* x, int64_t count, ComputedIn<T> shift) {
+NV_NORMS_INLINE void PrefetchQuarter(const T* next, int64_t i) {
+  if (next != nullptr) Prefetch(next + i / 4);
+}
+
+template <typename T>
+NV_NORMS_INLINE double SumShifted(const T* x, int64_t count, ComputedIn<T> shift, const T* next) {
   using A = ComputedIn<T>;
   const Vec<A> s = Splat(shift);
   double total = 0;
@@ -48,7 +56,10 @@ NV_NORMS_INLINE double SumShifted(const T* x, int64_t count, ComputedIn<T> shift
   Clear(sum);
   ForBlocks<A>(
       count,
-      [&](int u, int64_t i) __attribute__((always_inline)) { sum[u] += Load(x + i) - s; },
+      [&](int u, int64_t i) __attribute__((always_inline)) {
+        if (u == 0) PrefetchQuarter(next, i);
+        sum[u] += Load(x + i) - s;
+      },
       [&](int64_t i, int64_t rest)
           __attribute__((always_inline)) { sum[1] += LoadPart(x + i, rest, shift) - s; },
       [&]() __attribute__((always_inline)) {
@@ -59,8 +70,8 @@ NV_NORMS_INLINE double SumShifted(const T* x, int64_t count, ComputedIn<T> shift
 }
 
 template <typename T>
-NV_NORMS_INLINE void SumMoments(const T* x, int64_t count, ComputedIn<T> shift, double* sum,
-                                double* squares) {
+NV_NORMS_INLINE void SumMoments(const T* x, int64_t count, ComputedIn<T> shift, const T* next,
+                                double* sum, double* squares) {
   using A = ComputedIn<T>;
   const Vec<A> s = Splat(shift);
   Vec<A> first[kUnroll];
@@ -73,7 +84,11 @@ NV_NORMS_INLINE void SumMoments(const T* x, int64_t count, ComputedIn<T> shift, 
     second[u] += e * e;
   };
   ForBlocks<A>(
-      count, [&](int u, int64_t i) __attribute__((always_inline)) { add(u, Load(x + i) - s); },
+      count,
+      [&](int u, int64_t i) __attribute__((always_inline)) {
+        if (u == 0) PrefetchQuarter(next, i);
+        add(u, Load(x + i) - s);
+      },
       [&](int64_t i, int64_t rest)
           __attribute__((always_inline)) { add(1, LoadPart(x + i, rest, shift) - s); },
       [&]() __attribute__((always_inline)) {
@@ -92,22 +107,24 @@ NV_NORMS_INLINE double First(const double* x) { return *x; }
 // Two passes. The first one is shifted by the first number, so that it loses nothing where the mean
 // is large, and the second one by the mean, so that it loses nothing where that number is far off.
 template <typename T>
-NV_NORMS_INLINE Moments MomentsOf(Formula formula, const T* x, int64_t count) {
+NV_NORMS_INLINE ComputedIn<T> MeanOf(Formula formula, const T* x, int64_t count, const T* next) {
   using A = ComputedIn<T>;
+  if (formula == Formula::kRms) return A(0);
+  const A first = First(x);
+  return static_cast<A>(first + SumShifted(x, count, first, next) / static_cast<double>(count));
+}
+template <typename T>
+NV_NORMS_INLINE Moments MomentsAbout(Formula formula, const T* x, int64_t count, ComputedIn<T> mean,
+                                     const T* next) {
   const double n = static_cast<double>(count);
   double sum;
   double squares;
-  if (formula == Formula::kRms) {
-    SumMoments(x, count, A(0), &sum, &squares);
-    Moments out;
-    out.count = n;
-    out.m2 = squares;
-    return out;
-  }
-  const A first = First(x);
-  const A shift = static_cast<A>(first + SumShifted(x, count, first) / n);
-  SumMoments(x, count, shift, &sum, &squares);
-  return FromSums(n, shift, sum, squares);
+  SumMoments(x, count, mean, next, &sum, &squares);
+  if (formula != Formula::kRms) return FromSums(n, mean, sum, squares);
+  Moments out;
+  out.count = n;
+  out.m2 = squares;
+  return out;
 }
 
 // Calls visit(index) for whole vectors, visit_part(index, count) for parts of one, and
@@ -130,7 +147,7 @@ NV_NORMS_INLINE void ForStores(const T* to, int64_t count, const Visit& visit,
 }
 
 template <bool stream, typename T, typename Value, typename ValuePart>
-NV_NORMS_INLINE void StoreAll(T* to, int64_t count, const Value& value,
+NV_NORMS_INLINE void StoreAll(T* to, int64_t count, const T* next, const Value& value,
                               const ValuePart& value_part) {
   constexpr int64_t lanes = kLanes<ComputedIn<T>>;
   constexpr int64_t line = 64 / sizeof(T);
@@ -139,20 +156,21 @@ NV_NORMS_INLINE void StoreAll(T* to, int64_t count, const Value& value,
       [&](int64_t i, int64_t rest)
           __attribute__((always_inline)) { StorePart(value_part(i, rest), rest, to + i); },
       [&](int64_t i) __attribute__((always_inline)) {
+        Prefetch(next + count / 2 + i / 2);
         for (int64_t j = 0; j < line; j += lanes) Stream(value(i + j), to + i + j);
       });
 }
 
 template <bool stream, bool with_gamma, bool with_beta, typename T>
-NV_NORMS_INLINE void NormalizeBy(const T* x, int64_t count,
-                                 const Scaling<ComputedIn<T>>& scaling, const ComputedIn<T>* gamma,
-                                 const ComputedIn<T>* beta, T* y) {
+NV_NORMS_INLINE void NormalizeBy(const T* x, int64_t count, const Scaling<ComputedIn<T>>& scaling,
+                                 const ComputedIn<T>* gamma, const ComputedIn<T>* beta,
+                                 const T* next, T* y) {
   using A = ComputedIn<T>;
   const Vec<A> high = Splat(scaling.high);
   const Vec<A> low = Splat(scaling.low);
   const Vec<A> rstd = Splat(scaling.rstd);
   StoreAll<stream>(
-      y, count,
+      y, count, next,
       [&](int64_t i) __attribute__((always_inline)) {
         Vec<A> out = ((Load(x + i) - high) - low) * rstd;
         if (with_gamma) out = out * Load(gamma + i);
@@ -171,7 +189,7 @@ NV_NORMS_INLINE void NormalizeBy(const T* x, int64_t count,
 template <bool stream, typename T>
 NV_NORMS_INLINE void NormalizeScalar(const T* x, int64_t count,
                                      const Scaling<ComputedIn<T>>& scaling, ComputedIn<T> gamma,
-                                     ComputedIn<T> beta, T* y) {
+                                     ComputedIn<T> beta, const T* next, T* y) {
   using A = ComputedIn<T>;
   const Vec<A> high = Splat(scaling.high);
   const Vec<A> low = Splat(scaling.low);
@@ -179,10 +197,9 @@ NV_NORMS_INLINE void NormalizeScalar(const T* x, int64_t count,
   const Vec<A> g = Splat(gamma);
   const Vec<A> b = Splat(beta);
   StoreAll<stream>(
-      y, count,
-      [&](int64_t i) __attribute__((always_inline)) {
-        return ((Load(x + i) - high) - low) * rstd * g + b;
-      },
+      y, count, next,
+      [&](int64_t i)
+          __attribute__((always_inline)) { return ((Load(x + i) - high) - low) * rstd * g + b; },
       [&](int64_t i, int64_t rest) __attribute__((always_inline)) {
         return ((LoadPart(x + i, rest, A(0)) - high) - low) * rstd * g + b;
       });
@@ -190,25 +207,26 @@ NV_NORMS_INLINE void NormalizeScalar(const T* x, int64_t count,
 
 template <bool stream, typename T>
 NV_NORMS_INLINE void NormalizeRun(const RowForward<T>& task, const Scaling<ComputedIn<T>>& scaling,
-                                  int64_t row, int64_t begin, int64_t end, const T* x, T* y) {
+                                  int64_t row, int64_t begin, int64_t end, const T* x,
+                                  const T* next, T* y) {
   using A = ComputedIn<T>;
   const A* gamma = task.gamma;
   const A* beta = task.beta;
   const int64_t count = end - begin;
   if (gamma == nullptr && beta == nullptr) {
-    NormalizeBy<stream, false, false>(x, count, scaling, gamma, beta, y);
+    NormalizeBy<stream, false, false>(x, count, scaling, gamma, beta, next, y);
   } else if (!ParamByColumn(task.layout)) {
     ForParamRuns(task.layout, row, begin, end, [&](int64_t from, int64_t to, int64_t param) {
-      NormalizeScalar<stream>(x + (from - begin), to - from, scaling,
-                              gamma == nullptr ? A(1) : gamma[param],
-                              beta == nullptr ? A(0) : beta[param], y + (from - begin));
+      NormalizeScalar<stream>(
+          x + (from - begin), to - from, scaling, gamma == nullptr ? A(1) : gamma[param],
+          beta == nullptr ? A(0) : beta[param], next + (from - begin), y + (from - begin));
     });
   } else if (beta == nullptr) {
-    NormalizeBy<stream, true, false>(x, count, scaling, gamma + begin, beta, y);
+    NormalizeBy<stream, true, false>(x, count, scaling, gamma + begin, beta, next, y);
   } else if (gamma == nullptr) {
-    NormalizeBy<stream, false, true>(x, count, scaling, gamma, beta + begin, y);
+    NormalizeBy<stream, false, true>(x, count, scaling, gamma, beta + begin, next, y);
   } else {
-    NormalizeBy<stream, true, true>(x, count, scaling, gamma + begin, beta + begin, y);
+    NormalizeBy<stream, true, true>(x, count, scaling, gamma + begin, beta + begin, next, y);
   }
 }
 
@@ -216,22 +234,84 @@ template <typename T>
 void Normalize(const RowForward<T>& task, const Scaling<ComputedIn<T>>& scaling, int64_t row,
                int64_t begin, int64_t end, const T* x, T* y) {
   if (task.stream) {
-    NormalizeRun<true>(task, scaling, row, begin, end, x, y);
+    NormalizeRun<true>(task, scaling, row, begin, end, x, x - (end - begin), y);
     FinishStreams();
   } else {
-    NormalizeRun<false>(task, scaling, row, begin, end, x, y);
+    NormalizeRun<false>(task, scaling, row, begin, end, x, x, y);
+  }
+}
+
+// Three rows at a time: the first pass over one, the second pass over the one before it, and the
+// output of the one before that. Each pass needs a number that the pass before it has at its very
+// end; meanwhile the core works on other rows.
+template <bool stream, typename T>
+NV_NORMS_INLINE void ForwardShortRows(const RowForward<T>& task, int64_t begin, int64_t end) {
+  using A = ComputedIn<T>;
+  const int64_t cols = task.layout.cols;
+  const T* x = task.x + (begin - task.first_row) * cols;
+  T* y = task.y + (begin - task.first_row - 2) * cols;
+  A mean = 0;
+  Scaling<A> scaling;
+  for (int64_t row = begin; row < end + 2; ++row, x += cols, y += cols) {
+    const T* next = stream ? x + cols : nullptr;
+    const T* next_quarter = stream ? x + cols + cols / 4 : nullptr;
+    const Scaling<A> output = scaling;
+    if (row > begin && row <= end) {
+      const Moments moments = MomentsAbout(task.formula, x - cols, cols, mean, next_quarter);
+      scaling = FinishStatistic<A>(moments, task.formula, task.epsilon, task.stat, row - 1,
+                                   task.mean, task.rstd);
+    }
+    if (row < end) mean = MeanOf(task.formula, x, cols, next);
+    if (row >= begin + 2) {
+      NormalizeRun<stream>(task, output, row - 2, 0, cols, x - 2 * cols, x + cols, y);
+    }
+  }
+}
+
+// Rows of more elements are read in pieces, whose two passes find them in the L1 cache.
+constexpr int64_t kPiece = 2048;
+
+// The first pass over a piece comes before the second one over the piece before it, for the same
+// reason as in ForwardShortRows.
+template <typename T>
+NV_NORMS_INLINE Moments MomentsOf(Formula formula, const T* x, int64_t count, const T* next) {
+  Moments total;
+  int64_t before = 0;  // the size of the piece before
+  ComputedIn<T> mean = 0;
+  for (int64_t i = 0;; i += kPiece) {
+    const int64_t size = i >= count ? 0 : count - i < kPiece ? count - i : kPiece;
+    const T* first = next == nullptr ? nullptr : next + i / 4;
+    const ComputedIn<T> mean_before = mean;
+    if (size > 0) mean = MeanOf(formula, x + i, size, first);
+    if (before > 0) {
+      const T* second = next == nullptr ? nullptr : next + count / 4 + (i - kPiece) / 4;
+      Merge(MomentsAbout(formula, x + i - kPiece, before, mean_before, second), &total);
+    }
+    if (size == 0) return total;
+    before = size;
   }
 }
 
 template <bool stream, typename T>
-NV_NORMS_INLINE void ForwardRowsAs(const RowForward<T>& task, int64_t begin, int64_t end) {
+NV_NORMS_INLINE void ForwardLongRows(const RowForward<T>& task, int64_t begin, int64_t end) {
   const int64_t cols = task.layout.cols;
   for (int64_t row = begin; row < end; ++row) {
     const T* x = task.x + (row - task.first_row) * cols;
-    const Moments moments = MomentsOf(task.formula, x, cols);
-    const Scaling<ComputedIn<T>> scaling = FinishStatistic<ComputedIn<T>>(
-        moments, task.formula, task.epsilon, task.stat, row, task.mean, task.rstd);
-    NormalizeRun<stream>(task, scaling, row, 0, cols, x, task.y + (row - task.first_row) * cols);
+    const T* next = stream ? x + cols : nullptr;
+    const Scaling<ComputedIn<T>> scaling =
+        FinishStatistic<ComputedIn<T>>(MomentsOf(task.formula, x, cols, next), task.formula,
+                                       task.epsilon, task.stat, row, task.mean, task.rstd);
+    NormalizeRun<stream>(task, scaling, row, 0, cols, x, x + cols,
+                         task.y + (row - task.first_row) * cols);
+  }
+}
+
+template <bool stream, typename T>
+void ForwardRowsAs(const RowForward<T>& task, int64_t begin, int64_t end) {
+  if (task.layout.cols > kPiece) {
+    ForwardLongRows<stream>(task, begin, end);
+  } else {
+    ForwardShortRows<stream>(task, begin, end);
   }
 }
 
@@ -247,7 +327,8 @@ void ForwardRows(const RowForward<T>& task, int64_t begin, int64_t end) {
 
 template <typename T>
 Moments MomentsOfRun(Formula formula, const T* x, int64_t count) {
-  return MomentsOf(formula, x, count);
+  const T* none = nullptr;
+  return MomentsOf(formula, x, count, none);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Vectors of NV_NORMS_VECTOR_BYTES bytes in GCC's vector extension, and what it does not have: loads
-// and stores of 16-bit floats, of part of a vector and past the cache, and sums over lanes.
+// Vectors of NV_NORMS_VECTOR_BYTES bytes in GCC's vector extension, and what it does not have:
+// loads and stores of 16-bit floats, of part of a vector and past the cache, and sums over lanes.
 // Included once by each targets_*.cc, below its #pragma GCC target.
 #ifndef NV_NORMS_TARGET
 #error "for targets_*.cc only"
@@ -15,7 +15,8 @@ struct Simd;
 template <>
 struct Simd<float> {
   typedef float V __attribute__((vector_size(NV_NORMS_VECTOR_BYTES)));
-  typedef float Unaligned __attribute__((vector_size(NV_NORMS_VECTOR_BYTES), aligned(4), may_alias));
+  typedef float Unaligned
+      __attribute__((vector_size(NV_NORMS_VECTOR_BYTES), aligned(4), may_alias));
 };
 template <>
 struct Simd<double> {
@@ -43,11 +44,12 @@ NV_NORMS_INLINE Vec<A> Splat(A a) {
   return a - Vec<A>{};  // not {} + a: that would make -0 of a into 0
 }
 
-// Bits of halves and floats. No subnormal float is made on the way: TensorFlow's threads flush those
-// to zero.
+// Bits of halves and floats. No subnormal float is made on the way: TensorFlow's threads flush
+// those to zero.
 NV_NORMS_INLINE Vec<float> Widen(U16 half, Half) {
 #if NV_NORMS_VECTOR_BYTES == 64
-  return reinterpret_cast<Vec<float>>(_mm512_maskz_cvtph_ps(0xffff, reinterpret_cast<__m256i>(half)));
+  return reinterpret_cast<Vec<float>>(
+      _mm512_maskz_cvtph_ps(0xffff, reinterpret_cast<__m256i>(half)));
 #elif NV_NORMS_VECTOR_BYTES == 32
   return reinterpret_cast<Vec<float>>(_mm256_cvtph_ps(reinterpret_cast<__m128i>(half)));
 #else
@@ -160,6 +162,9 @@ NV_NORMS_INLINE void FinishStreams() {
   _mm_sfence();
 #endif
 }
+
+// Brings the line of `at` to the core's L2 cache; any address will do.
+NV_NORMS_INLINE void Prefetch(const void* at) { __builtin_prefetch(at, 0, 2); }
 
 // ---- the first `count` lanes ----
 

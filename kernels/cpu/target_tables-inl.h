@@ -1,11 +1,12 @@
 // Everything of one target. Included once by each targets_*.cc after `#pragma GCC target`, with
 //   NV_NORMS_TARGET         the target's namespace
 //   NV_NORMS_VECTOR_BYTES   the size of its vectors
-// All other headers come before the pragma: their inline functions are shared with code for any CPU.
+// All other headers come before the pragma: their inline functions are shared with code for any
+// CPU.
 #include "kernels/cpu/simd-inl.h"
 // The loops, from the bottom up.
-#include "kernels/cpu/rows_forward-inl.h"
 #include "kernels/cpu/rows_backward-inl.h"
+#include "kernels/cpu/rows_forward-inl.h"
 // (columns use the rows' stores)
 #include "kernels/cpu/columns-inl.h"
 
@@ -18,7 +19,7 @@ template <typename T>
 void LoadRun(const T* from, int64_t count, ComputedIn<T>* to) {
   using A = ComputedIn<T>;
   StoreAll<false>(
-      to, count, [&](int64_t i) __attribute__((always_inline)) { return Load(from + i); },
+      to, count, to, [&](int64_t i) __attribute__((always_inline)) { return Load(from + i); },
       [&](int64_t i, int64_t rest)
           __attribute__((always_inline)) { return LoadPart(from + i, rest, A(0)); });
 }
@@ -27,7 +28,7 @@ template <typename T>
 void StoreRun(const ComputedIn<T>* from, int64_t count, T* to) {
   using A = ComputedIn<T>;
   StoreAll<false>(
-      to, count, [&](int64_t i) __attribute__((always_inline)) { return Load(from + i); },
+      to, count, to, [&](int64_t i) __attribute__((always_inline)) { return Load(from + i); },
       [&](int64_t i, int64_t rest)
           __attribute__((always_inline)) { return LoadPart(from + i, rest, A(0)); });
 }

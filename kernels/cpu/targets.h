@@ -1,9 +1,11 @@
-// The instruction sets that the kernels are compiled for, one of which is chosen when they first run:
-// the widest one that the CPU has, or what the environment variable NV_NORMS_CPU_TARGET names.
+// The instruction sets that the kernels are compiled for, one of which is chosen when they first
+// run: the widest one that the CPU has, or what the environment variable NV_NORMS_CPU_TARGET names.
 //
-// The vectors are GCC's own (vector_size) and each targets_*.cc compiles the same source below another
-// `#pragma GCC target`: that is all these loops need, and it asks for no library that a build machine
-// may not have (Highway's headers come with TensorFlow, but without the part that must be linked).
+// The vectors are GCC's own (vector_size) and each targets_*.cc compiles the same source below
+// another
+// `#pragma GCC target`: that is all these loops need, and it asks for no library that a build
+// machine may not have (Highway's headers come with TensorFlow, but without the part that must be
+// linked).
 #ifndef NV_NORMS_KERNELS_CPU_TARGETS_H_
 #define NV_NORMS_KERNELS_CPU_TARGETS_H_
 

@@ -2,11 +2,12 @@
 #include "kernels/cpu/targets.h"
 
 #if NV_NORMS_X86_TARGETS
+#include <immintrin.h>
+
 #include <cstring>
 #include <type_traits>
 
-#include <immintrin.h>
-
+#include "kernels/cpu/cache.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/row_params.h"
 

@@ -6,6 +6,7 @@
 #include <immintrin.h>
 #endif
 
+#include "kernels/cpu/cache.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/row_params.h"
 #include "kernels/cpu/targets.h"

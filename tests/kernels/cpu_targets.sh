@@ -1,0 +1,25 @@
+#!/bin/bash
+# Runs tests/kernels/test_cpu.py for every instruction set that this CPU has, then with AddressSanitizer and
+# UndefinedBehaviorSanitizer. usage: tests/kernels/cpu_targets.sh [pytest's options]; python: $PYTHON
+set -eu
+cd "$(dirname "$0")/../.."
+python=${PYTHON:-python3}
+targets="baseline"
+grep -q -w avx2 /proc/cpuinfo && targets="$targets avx2"
+grep -q -w avx512vl /proc/cpuinfo && targets="$targets avx512"
+benchmarks/kernels/build_cpu.sh
+for target in $targets; do
+  echo "== $target"
+  NV_NORMS_CPU_TARGET=$target "$python" -m pytest -q "$@" tests/kernels/test_cpu.py
+done
+for sanitizer in address undefined; do
+  benchmarks/kernels/build_cpu.sh $sanitizer
+  library=$(g++ -print-file-name=lib${sanitizer/address/asan}.so)
+  [ $sanitizer = address ] || library=$(g++ -print-file-name=libubsan.so)
+  for target in $targets; do
+    echo "== $target, $sanitizer"
+    NV_NORMS_CPU_TARGET=$target NV_NORMS_CPU_KERNELS=$PWD/build/$sanitizer/libnv_norms_cpu_kernels.so \
+      LD_PRELOAD=$library ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+      PYTHONMALLOC=malloc "$python" -m pytest -q "$@" tests/kernels/test_cpu.py
+  done
+done

@@ -1,0 +1,276 @@
+"""The CPU kernels on NumPy arrays, without TensorFlow, against float64 from the formulas.
+
+Needs build/libnv_norms_cpu_kernels.so (benchmarks/kernels/build_cpu.sh), or NV_NORMS_CPU_KERNELS;
+NV_NORMS_CPU_TARGET chooses the instruction set. tests/kernels/cpu_targets.sh runs this for each, and
+with AddressSanitizer.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "benchmarks" / "kernels"), str(ROOT / "tests" / "ops")]
+
+import cpu_library  # noqa: E402
+import formulas  # noqa: E402
+
+if not Path(os.environ.get("NV_NORMS_CPU_KERNELS", str(cpu_library.DEFAULT))).exists():
+    pytest.skip("build/libnv_norms_cpu_kernels.so is not built", allow_module_level=True)
+
+EPSILON = 1e-3
+BF16 = np.dtype(ml_dtypes.bfloat16)
+F16, F32, F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
+TYPES = [F16, BF16, F32, F64]
+MIXED = [(F32, F16, F32), (F16, F32, F32), (BF16, BF16, F64), (F64, F32, F16), (F16, BF16, F32)]
+
+# the kernel's arguments, x's shape: each step of the ladder and its edges, odd and even
+CASES = [
+    *[({"axis": [-1]}, shape) for shape in [
+        (1, 1), (7, 1), (5, 3), (33, 15), (64, 16), (65, 17), (9, 64), (13, 65), (6, 100),
+        (11, 257), (9, 768), (5, 1000), (4, 2048), (3, 2049), (6, 4100), (3, 16384), (70, 16390),
+        (2, 32769), (1, 131073),
+    ]],
+    ({"axis": [0, 1]}, (3, 7)), ({"axis": [0]}, (5, 4)), ({"axis": [1]}, (2, 5, 7)),
+    ({"axis": [1]}, (3, 300, 70)), ({"axis": [1]}, (2, 9, 1100)), ({"axis": [0, 2]}, (2, 5, 3, 7)),
+    ({"axis": [1, 3]}, (2, 5, 3, 7)),
+    *[({"groups": groups, "channels_last": True}, shape) for groups, shape in [
+        (-1, (2, 5, 3)), (-1, (3, 9, 9, 33)), (-1, (1, 700, 5)), (-1, (2, 3, 1500)),
+        (1, (2, 5, 4)), (2, (3, 6, 7, 12)), (4, (70, 6, 32)), (32, (2, 40, 40, 64)),
+        (8, (3, 2000, 48)), (3, (2, 11, 1026)),
+    ]],
+    *[({"groups": groups, "channels_last": False}, shape) for groups, shape in [
+        (-1, (2, 5, 9)), (-1, (3, 4, 20, 21)), (2, (3, 6, 7, 11)), (4, (2, 8, 130, 131)),
+    ]],
+]  # fmt: skip
+
+
+def named(case: object) -> str | None:
+    if isinstance(case, tuple) and isinstance(case[0], dict):
+        return "-".join(f"{k}{v}" for k, v in case[0].items()) + "-" + "x".join(map(str, case[1]))
+    return None
+
+
+def views(case: tuple) -> tuple[tuple[int, ...], list[int], list[int]]:
+    """The shape to reduce in, its reduced axes and those that the parameters span."""
+    settings, shape = case
+    if "axis" in settings:
+        axes = sorted(a % len(shape) for a in settings["axis"])
+        return shape, axes, axes
+    channel = len(shape) - 1 if settings["channels_last"] else 1
+    groups = settings["groups"] if settings["groups"] > 0 else shape[channel]
+    split = (*shape[:channel], groups, shape[channel] // groups, *shape[channel + 1 :])
+    return split, [a for a in range(1, len(split)) if a != channel], [channel, channel + 1]
+
+
+def guarded(shape: tuple[int, ...], dtype: np.dtype, shift: int = 0) -> np.ndarray:
+    """Poison, at an odd address if shift is odd (in elements)."""
+    size = math.prod(shape)
+    out = np.full(size + shift, 97.0, dtype)[shift:]
+    return out.reshape(shape)
+
+
+def check(
+    case: tuple,
+    rng: np.random.Generator,
+    types: tuple[np.dtype, np.dtype, np.dtype],
+    formula: str = "center",
+    params: tuple[bool, bool] = (True, True),
+    threads: int = 2,
+    shift: int = 0,
+    x: np.ndarray | None = None,
+) -> dict[str, np.ndarray]:
+    """Runs both passes, compares all outputs with the formulas, and returns them."""
+    settings, shape = case
+    split, reduced, spanned = views(case)
+    x_type, y_type, param_type = types
+    param_shape = tuple(split[a] for a in spanned)
+
+    def draw(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        out = guarded(shape, dtype, shift)
+        out[...] = rng.normal(0.5, 2.0, shape).astype(dtype)
+        return out
+
+    if x is None:
+        x = draw(shape, x_type)
+    dy = draw(shape, y_type)
+    gamma = draw(param_shape, param_type) if params[0] else None
+    beta = draw(param_shape, param_type) if params[1] else None
+    stat_type = F64 if x_type == F64 else F32
+    stats = tuple(n for a, n in enumerate(split) if a not in reduced)
+    y = guarded(shape, y_type, shift)
+    mean = None if formula == "rms" else guarded(stats, stat_type)
+    rstd = guarded(stats, stat_type)
+    options = {**settings, "formula": formula, "epsilon": EPSILON, "threads": threads}
+    cpu_library.forward(x, gamma, beta, y, mean, rstd, **options)()
+    view = x.reshape(split)
+    expected = formulas.norm(view, gamma, beta, reduced, spanned, EPSILON, formula)
+    formulas.assert_close(y.reshape(split), expected[0], what="y")
+    if mean is not None:
+        formulas.assert_close(mean, expected[1], what="mean")
+    formulas.assert_close(rstd, expected[2], what="rstd")
+
+    dx = guarded(shape, x_type, shift)
+    dgamma, dbeta = guarded(param_shape, param_type), guarded(param_shape, param_type)
+    cpu_library.backward(dy, x, gamma, mean, rstd, dx, dgamma, dbeta, **options)()
+    arguments = (dy.reshape(split), view, gamma, reduced, spanned, EPSILON, formula)
+    sizes = formulas.gradient_sizes(*arguments)
+    wanted = formulas.norm_gradient(*arguments)
+    for name, got, right, size in zip(
+        ("dx", "dgamma", "dbeta"), (dx.reshape(split), dgamma, dbeta), wanted, sizes, strict=True
+    ):
+        if got.dtype == F64 and stat_type == F32:
+            got = got.astype(F32)  # no closer than mean and rstd, which are float32
+        formulas.assert_close(got, right, what=name, size=size)
+    return {"y": y, "rstd": rstd, "dx": dx, "dgamma": dgamma, "dbeta": dbeta}
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=named)
+def test_every_layout_and_type(case: tuple, dtype: np.dtype, rng: np.random.Generator) -> None:
+    param_type = F64 if dtype == F64 else F32
+    check(case, rng, (dtype, dtype, param_type))
+
+
+@pytest.mark.parametrize("types", MIXED, ids=str)
+@pytest.mark.parametrize("case", CASES[3::3], ids=named)
+def test_mixed_types(case: tuple, types: tuple, rng: np.random.Generator) -> None:
+    check(case, rng, types)
+
+
+@pytest.mark.parametrize("formula", ["rms", "scale_only"])
+@pytest.mark.parametrize("params", [(True, False), (False, True), (False, False)], ids=str)
+@pytest.mark.parametrize("case", CASES[2::3], ids=named)
+def test_formulas_and_absent_parameters(
+    case: tuple, params: tuple[bool, bool], formula: str, rng: np.random.Generator
+) -> None:
+    if formula == "rms" and "axis" not in case[0]:
+        formula = "center"
+    check(case, rng, (F32, F32, F32), formula, params)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("case", CASES[1::2], ids=named)
+def test_unaligned_tensors(case: tuple, dtype: np.dtype, rng: np.random.Generator) -> None:
+    check(case, rng, (dtype, dtype, F32), shift=1)
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        ({"axis": [-1]}, (90000, 100)), ({"axis": [-1]}, (5000, 1037)),
+        ({"axis": [-1]}, (3, 3_000_001)), ({"axis": [1]}, (40, 300, 701)),
+        ({"groups": 4, "channels_last": True}, (70, 40, 41, 100)),
+        ({"groups": -1, "channels_last": True}, (2, 300, 300, 48)),
+        ({"groups": -1, "channels_last": False}, (100, 8, 103, 104)),
+    ],
+    ids=named,
+)  # fmt: skip
+def test_outputs_past_the_cache(case: tuple, dtype: np.dtype, rng: np.random.Generator) -> None:
+    check(case, rng, (dtype, dtype, F32), shift=1)
+    first = check(case, np.random.default_rng(5), (dtype, dtype, F32), threads=1)
+    second = check(case, np.random.default_rng(5), (dtype, dtype, F32), threads=3)
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name], err_msg=name)
+
+
+@pytest.mark.parametrize("case", CASES, ids=named)
+def test_threads_do_not_change_the_bits(case: tuple) -> None:
+    first = check(case, np.random.default_rng(3), (F32, F32, F32), threads=1)
+    second = check(case, np.random.default_rng(3), (F32, F32, F32), threads=4)
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name], err_msg=name)
+
+
+@pytest.mark.parametrize("case", CASES[::2], ids=named)
+def test_in_place(case: tuple, rng: np.random.Generator) -> None:
+    settings, shape = case
+    split, reduced, spanned = views(case)
+    x = rng.standard_normal(shape).astype(F32)
+    gamma = rng.standard_normal([split[a] for a in spanned]).astype(F32)
+    stats = [n for a, n in enumerate(split) if a not in reduced]
+    mean, rstd = np.empty(stats, F32), np.empty(stats, F32)
+    y = np.empty_like(x)
+    cpu_library.forward(x, gamma, gamma, y, mean, rstd, threads=2, **settings)()
+    cpu_library.forward(x, gamma, gamma, x, mean, rstd, threads=2, **settings)()
+    np.testing.assert_array_equal(x, y)
+
+
+def hard_rows() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(11)
+    shape = (16, 4097)
+    outlier = rng.standard_normal(shape)
+    outlier[:, 1234] = 1e6
+    first = rng.standard_normal(shape)
+    first[:, 0] = -1e6
+    return {
+        "mean 1e4": rng.normal(1e4, 1, shape),
+        "mean -1e6": rng.normal(-1e6, 1, shape),
+        "constant": np.full(shape, 3.3),
+        "outlier": outlier,
+        "outlier first": first,
+        "tiny": rng.standard_normal(shape) * 1e-39,
+        "huge": rng.standard_normal(shape) * 1e15,
+    }
+
+
+@pytest.mark.parametrize("name", hard_rows())
+@pytest.mark.parametrize("layout", ["rows", "columns", "groups"])
+def test_hard_inputs(name: str, layout: str, rng: np.random.Generator) -> None:
+    x = hard_rows()[name].astype(F32)
+    if layout == "rows":
+        check(({"axis": [-1]}, x.shape), rng, (F32, F32, F32), x=x)
+    elif layout == "columns":
+        x = np.ascontiguousarray(x.T)[np.newaxis]
+        check(({"groups": -1, "channels_last": True}, x.shape), rng, (F32, F32, F32), x=x)
+    else:
+        x = np.ascontiguousarray(x.reshape(4, 4, 4097).transpose(0, 2, 1))
+        check(({"groups": 2, "channels_last": True}, x.shape), rng, (F32, F32, F32), x=x)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_nan_stays_in_its_statistic(value: float, rng: np.random.Generator) -> None:
+    for case in CASES[4:]:
+        settings, shape = case
+        split, reduced, _ = views(case)
+        stats = [n for a, n in enumerate(split) if a not in reduced]
+        x = rng.standard_normal(shape).astype(F32)
+        clean = x.copy()
+        x.reshape(-1)[x.size // 2] = value
+        outputs = []
+        for source in (x, clean):
+            y = np.empty_like(x)
+            mean, rstd = np.empty(stats, F32), np.empty(stats, F32)
+            cpu_library.forward(source, None, None, y, mean, rstd, **settings)()
+            outputs.append(y)
+        bad = np.isnan(outputs[0].reshape(split)).any(tuple(reduced))
+        assert bad.sum() == 1, case
+        same = np.isnan(outputs[0]) | (outputs[0] == outputs[1])
+        hit = np.broadcast_to(np.expand_dims(bad, tuple(reduced)), split).reshape(shape)
+        assert (same | hit).all(), case
+
+
+def test_an_unknown_target_is_named(tmp_path: Path) -> None:
+    import subprocess
+
+    code = (
+        "import numpy as np, cpu_library; x = np.zeros((2, 3), np.float32);"
+        "cpu_library.forward(x, None, None, x, x[0], x[1], axis=[-1])()"
+    )
+    environment = os.environ | {
+        "NV_NORMS_CPU_TARGET": "mmx",
+        "PYTHONPATH": str(ROOT / "benchmarks" / "kernels"),
+    }
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert 'NV_NORMS_CPU_TARGET is "mmx", expected one that this CPU can run:' in result.stderr
+    assert "baseline" in result.stderr
