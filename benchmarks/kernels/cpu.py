@@ -3,10 +3,10 @@
 usage: benchmarks/kernels/build_cpu.sh && python benchmarks/kernels/cpu.py [--threads 1 2]
        [--only rows columns ...] [--dtypes float32 ...] [--quick] [--rounds 5] [--json FILE]
 
-Prints a Markdown table for each number of threads. Times are milliseconds, the median of calls into
-buffers that exist ("fresh": into memory that was just allocated, as the others always do). "of copy":
-the bytes that must be moved (forward 2, backward 3 times the size of x) by the time, as a part of the
-better copy's bytes per second.
+Prints a Markdown table for each number of threads. Times are milliseconds, the median of calls
+into buffers that exist ("fresh": into memory that was just allocated, as the peers' outputs are).
+"of copy": the bytes that must be moved (forward 2, backward 3 times the size of x) by the time, as
+a part of the better copy's bytes per second.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PROBLEMS: dict[str, list[tuple[tuple[int, ...], dict]]] = {
         for cols in (64, 100, 128, 256, 512, 768, 1000, 1024, 2048, 4096, 8192, 16384, 32768)
     ],
     "long rows": [((25, 1 << 20), ROWS), ((3, 1 << 23), ROWS)],
-    "rms": [((100 * MB // 4 // cols, cols), ROWS | {"formula": "rms"}) for cols in (128, 768, 4096)],
+    "rms": [((25 * MB // cols, cols), ROWS | {"formula": "rms"}) for cols in (128, 768, 4096)],
     "groups": [
         ((32, 28, 28, 1024), {"groups": 32}),
         ((100, 64, 64, 64), {"groups": 32}),

@@ -12,6 +12,7 @@ fresh tensors, as in any model.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -81,7 +82,7 @@ def measure(kind: str, shape: list[int], seconds: float) -> dict[str, float]:
     boths = {}
     for name, jit in (("stock", False), ("XLA", True), ("fused", False)):
         # each graph is optimized when it first runs
-        with nv_norms_rewriter.disabled() if name != "fused" else _nothing():
+        with nv_norms_rewriter.disabled() if name != "fused" else contextlib.nullcontext():
             forwards[name] = tf.function(forward, jit_compile=jit)
             forwards[name](x)
             boths[name] = tf.function(both, jit_compile=jit)
@@ -91,11 +92,6 @@ def measure(kind: str, shape: list[int], seconds: float) -> dict[str, float]:
     out = in_turns({name: lambda f=f: f(x) for name, f in forwards.items()}, seconds)
     more = in_turns({name: lambda f=f: f(x, dy) for name, f in boths.items()}, seconds)
     return out | {f"{name} both": value for name, value in more.items()}
-
-
-class _nothing:
-    def __enter__(self) -> None: ...
-    def __exit__(self, *_: object) -> None: ...
 
 
 def main() -> None:

@@ -1,5 +1,11 @@
 // Columns: tiles of some rows by some columns that stay in a core's cache. Each step takes four
 // rows (two in the gradient), so that the sums of a column go to memory once for them.
+#ifndef NV_NORMS_KERNELS_CPU_COLUMNS_INL_H_
+#define NV_NORMS_KERNELS_CPU_COLUMNS_INL_H_
+
+#include "kernels/cpu/rows_forward-inl.h"
+#include "kernels/cpu/simd-inl.h"
+
 namespace nv_norms {
 namespace cpu {
 namespace NV_NORMS_TARGET {
@@ -284,3 +290,5 @@ void RowParamGradients(const T* x, const T* dy, int64_t width,
 }  // namespace NV_NORMS_TARGET
 }  // namespace cpu
 }  // namespace nv_norms
+
+#endif  // NV_NORMS_KERNELS_CPU_COLUMNS_INL_H_

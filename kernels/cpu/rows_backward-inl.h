@@ -1,4 +1,10 @@
 // Rows, backward.
+#ifndef NV_NORMS_KERNELS_CPU_ROWS_BACKWARD_INL_H_
+#define NV_NORMS_KERNELS_CPU_ROWS_BACKWARD_INL_H_
+
+#include "kernels/cpu/rows_forward-inl.h"
+#include "kernels/cpu/simd-inl.h"
+
 namespace nv_norms {
 namespace cpu {
 namespace NV_NORMS_TARGET {
@@ -268,3 +274,5 @@ void BackwardRows(const RowBackward<T>& task, int64_t begin, int64_t end, double
 }  // namespace NV_NORMS_TARGET
 }  // namespace cpu
 }  // namespace nv_norms
+
+#endif  // NV_NORMS_KERNELS_CPU_ROWS_BACKWARD_INL_H_

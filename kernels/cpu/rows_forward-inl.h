@@ -1,5 +1,10 @@
 // Rows, forward. Sums run over at most kBlock numbers in float before they go to double, in an
 // order that depends on the count alone.
+#ifndef NV_NORMS_KERNELS_CPU_ROWS_FORWARD_INL_H_
+#define NV_NORMS_KERNELS_CPU_ROWS_FORWARD_INL_H_
+
+#include "kernels/cpu/simd-inl.h"
+
 namespace nv_norms {
 namespace cpu {
 namespace NV_NORMS_TARGET {
@@ -335,3 +340,5 @@ Moments MomentsOfRun(Formula formula, const T* x, int64_t count) {
 }  // namespace NV_NORMS_TARGET
 }  // namespace cpu
 }  // namespace nv_norms
+
+#endif  // NV_NORMS_KERNELS_CPU_ROWS_FORWARD_INL_H_

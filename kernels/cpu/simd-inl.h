@@ -1,6 +1,9 @@
 // Vectors of NV_NORMS_VECTOR_BYTES bytes in GCC's vector extension, and what it does not have:
 // loads and stores of 16-bit floats, of part of a vector and past the cache, and sums over lanes.
 // Included once by each targets_*.cc, below its #pragma GCC target.
+#ifndef NV_NORMS_KERNELS_CPU_SIMD_INL_H_
+#define NV_NORMS_KERNELS_CPU_SIMD_INL_H_
+
 #ifndef NV_NORMS_TARGET
 #error "for targets_*.cc only"
 #endif
@@ -287,3 +290,5 @@ NV_NORMS_INLINE void AddPartTo(Vec<A> v, int64_t count, double* to) {
 }  // namespace NV_NORMS_TARGET
 }  // namespace cpu
 }  // namespace nv_norms
+
+#endif  // NV_NORMS_KERNELS_CPU_SIMD_INL_H_

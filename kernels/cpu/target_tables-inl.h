@@ -3,12 +3,10 @@
 //   NV_NORMS_VECTOR_BYTES   the size of its vectors
 // All other headers come before the pragma: their inline functions are shared with code for any
 // CPU.
-#include "kernels/cpu/simd-inl.h"
-// The loops, from the bottom up.
+#include "kernels/cpu/columns-inl.h"
 #include "kernels/cpu/rows_backward-inl.h"
 #include "kernels/cpu/rows_forward-inl.h"
-// (columns use the rows' stores)
-#include "kernels/cpu/columns-inl.h"
+#include "kernels/cpu/simd-inl.h"
 
 namespace nv_norms {
 namespace cpu {

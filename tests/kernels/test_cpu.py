@@ -1,8 +1,8 @@
 """The CPU kernels on NumPy arrays, without TensorFlow, against float64 from the formulas.
 
 Needs build/libnv_norms_cpu_kernels.so (benchmarks/kernels/build_cpu.sh), or NV_NORMS_CPU_KERNELS;
-NV_NORMS_CPU_TARGET chooses the instruction set. tests/kernels/cpu_targets.sh runs this for each, and
-with AddressSanitizer.
+NV_NORMS_CPU_TARGET chooses the instruction set. tests/kernels/cpu_targets.sh runs this for each,
+and with AddressSanitizer.
 """
 
 from __future__ import annotations
