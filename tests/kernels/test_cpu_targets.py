@@ -16,7 +16,7 @@ def run_ops_tests(target: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"NV_NORMS_CPU_TARGET": target, "CUDA_VISIBLE_DEVICES": ""}
     files = ["tests/ops/test_forward.py", "tests/ops/test_gradient.py"]
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not gpu and not slow", *files],
+        [sys.executable, "-m", "pytest", "-x", "-m", "not gpu and not slow", *files],
         cwd=ROOT,
         env=environment,
         capture_output=True,
