@@ -162,6 +162,7 @@ struct BackwardBody {
 
   __device__ __forceinline__ void PutColumns(int unit) const {
     Column put = column;
+    __syncthreads();  // the last unit's are read no more
 #pragma unroll 1
     for (int c = threadIdx.x; c < shape.columns; c += kResidentThreads) {
       if (c >= kResidentThreads) put = LoadColumn(unit, c);

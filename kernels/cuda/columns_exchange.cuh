@@ -1,12 +1,14 @@
 // How the blocks of a group add up their columns' sums. A block writes its sums into the workspace,
 // each beside the number of the round, and others read them until that number is there: so data and
 // signal take one trip through the L2 cache. All blocks of a group run at the same time, because
-// they are a cluster, or because the kernel was launched cooperatively: nobody waits for a block
+// the kernel was launched cooperatively: nobody waits for a block
 // that has not started.
 #ifndef NV_NORMS_KERNELS_CUDA_COLUMNS_EXCHANGE_CUH_
 #define NV_NORMS_KERNELS_CUDA_COLUMNS_EXCHANGE_CUH_
 
 #include <cooperative_groups.h>
+
+#include <utility>
 
 #include "kernels/cuda/columns_resident.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -72,15 +74,16 @@ __device__ __forceinline__ uint2 Peek(const uint2* from) {
 }
 
 // Sums is what a block's sums of a column are when they travel, and how to add them:
-//   Encode(sums, rows, out)   Add(numbers, rows, sums)
+//   Encode(sums, 1 / rows, out)   Add(numbers, rows, sums)
 template <int N, typename Sums>
 struct GroupExchange {
-  static constexpr int kBatch = N == 2 ? 4 : 2;  // blocks whose numbers are under way at once
+  static constexpr int kBatch = N == 2 ? 4 : 3;  // blocks whose numbers are under way at once
 
   const StripShape& shape;
   const StripPlace& place;
   uint2* words;  // the group's
   unsigned round = 0;
+  cooperative_groups::grid_group::arrival_token cleared;
 
   __device__ __forceinline__ GroupExchange(const StripShape& shape, const StripPlace& place,
                                            void* workspace)
@@ -92,9 +95,11 @@ struct GroupExchange {
     return words + (round & 1) * RoundWords<N>(shape);
   }
 
-  // No word may have a round's number before the block that it is of writes it.
-  __device__ __forceinline__ void Clear() const {
-    if (shape.sync == GroupSync::kNone) return;
+  // No word may have a round's number before the block that it is of writes it, so nobody receives
+  // before all have cleared theirs. Called before the first copies: the wait is over when the first
+  // sums are.
+  __device__ __forceinline__ void Clear() {
+    if (shape.blocks == 1) return;
     const int count = N * shape.columns;
 #pragma unroll 1
     for (int half = 0; half < 2; ++half) {
@@ -105,12 +110,7 @@ struct GroupExchange {
         if (place.rank == 0) Publish(to + static_cast<int64_t>(shape.blocks) * count + i, 0.0f, 0);
       }
     }
-    __threadfence();
-    if (shape.sync == GroupSync::kCooperative) {
-      cooperative_groups::this_grid().sync();
-    } else {
-      SyncCluster();
-    }
+    cleared = cooperative_groups::this_grid().barrier_arrive();
   }
 
   // Adds what blocks first, first + step, ... published of a column.
@@ -143,10 +143,10 @@ struct GroupExchange {
     }
   }
 
-  __device__ __forceinline__ void PublishColumn(uint2* to, int column, int rows,
+  __device__ __forceinline__ void PublishColumn(uint2* to, int column, double inverse,
                                                 const double (&sums)[N]) const {
     float numbers[N];
-    Sums::Encode(sums, rows, numbers);
+    Sums::Encode(sums, inverse, numbers);
 #pragma unroll
     for (int k = 0; k < N; ++k) Publish(to + k * shape.columns + column, numbers[k], round);
   }
@@ -154,18 +154,20 @@ struct GroupExchange {
   // The block's own sums, of column c in sums[c] of the thread c: into the workspace.
   __device__ __forceinline__ void Send(const double* sums) {
     ++round;
+    const double inverse = place.rank < shape.extra ? shape.inverse_longer : shape.inverse_share;
     uint2* to = Round() + static_cast<int64_t>(place.rank) * N * shape.columns;
 #pragma unroll 1
     for (int c = threadIdx.x; c < shape.columns; c += kResidentThreads) {
       double mine[N];
 #pragma unroll
       for (int k = 0; k < N; ++k) mine[k] = sums[c * N + k];
-      PublishColumn(to, c, place.length, mine);
+      PublishColumn(to, c, inverse, mine);
     }
   }
 
   // The group's sums, in the same place.
-  __device__ __forceinline__ void Receive(double* sums) const {
+  __device__ __forceinline__ void Receive(double* sums) {
+    if (round == 1) cooperative_groups::this_grid().barrier_wait(std::move(cleared));
     const uint2* from = Round();
     if (!shape.two_hops) {
       __syncthreads();  // sums are read no more
@@ -182,7 +184,7 @@ struct GroupExchange {
       double mine[N] = {};
       AddBlocks(from, threadIdx.x % 32, 32, c, mine);
       WarpSum(mine, 32);
-      if (threadIdx.x % 32 == 0) PublishColumn(totals, c, shape.rows, mine);
+      if (threadIdx.x % 32 == 0) PublishColumn(totals, c, shape.inverse_rows, mine);
     }
     __syncwarp();
 #pragma unroll 1

@@ -44,16 +44,9 @@ Status LaunchResident(const char* name, void (*kernel)(P...), const StripShape& 
   config.stream = static_cast<cudaStream_t>(stream);
   cudaLaunchAttribute attribute[1];
   config.attrs = attribute;
-  config.numAttrs = shape.sync == GroupSync::kNone ? 0 : 1;
-  if (shape.sync == GroupSync::kCluster) {
-    attribute[0].id = cudaLaunchAttributeClusterDimension;
-    attribute[0].val.clusterDim.x = static_cast<unsigned>(shape.blocks);
-    attribute[0].val.clusterDim.y = 1;
-    attribute[0].val.clusterDim.z = 1;
-  } else {
-    attribute[0].id = cudaLaunchAttributeCooperative;
-    attribute[0].val.cooperative = 1;
-  }
+  config.numAttrs = shape.blocks > 1 ? 1 : 0;
+  attribute[0].id = cudaLaunchAttributeCooperative;
+  attribute[0].val.cooperative = 1;
   const cudaError_t error = cudaLaunchKernelEx(&config, kernel, P(arguments)...);
   if (error == cudaErrorCooperativeLaunchTooLarge) {
     cudaGetLastError();

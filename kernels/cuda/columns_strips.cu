@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstdlib>
 #include <numeric>
 
 #include "kernels/cuda/columns_strips.h"
@@ -14,12 +13,15 @@ namespace {
 constexpr int kWindow = 3;     // tiles on their way where a unit does not fit
 constexpr int kMaxSlots = 15;  // groups of copies that a thread can tell apart
 constexpr int kMaxVectors = 256;
-constexpr int kOneHop = 2048;  // sums of a group that every block may read; not tuned yet
+constexpr int kOneHop = 4224;  // sums of a group that every block may read; not tuned yet
 // Vectors of a strip: below a line of 128 bytes it takes twice the time; two lines are 3 to 10 %
 // better than one, except where a unit is then a single block's.
 constexpr int kLine = 8;
 constexpr int kTwoLines = 16;
 constexpr int64_t kSmallOutput = 24 << 20;  // bytes; not tuned yet
+// Bytes that shared memory and the L2 cache hold together between a first and a second reading.
+constexpr int64_t kOnChip = 48000000;
+constexpr int64_t kManyWaves = 5;  // float32, 8 x 32^3 x 256: 0.73 of the copy, in one wave 0.69
 constexpr int64_t kInt = (int64_t{1} << 31) - 1;
 
 // The narrowest strip that divides a row, is made of whole groups and has at least so many vectors;
@@ -30,13 +32,6 @@ int64_t NarrowestStrip(int64_t width, int64_t quantum, int64_t least) {
   }
   return width <= kMaxVectors ? width : 0;
 }
-
-#ifdef NV_NORMS_TUNE
-int Tuned(const char* name, int otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::atoi(text);
-}
-#endif
 
 }  // namespace
 
@@ -54,13 +49,15 @@ StripShape ShapeOf(const ColumnLayout& layout, int number_bytes, const StripTile
   out.blocks = tile.blocks;
   out.share = out.rows / tile.blocks;
   out.extra = out.rows % tile.blocks;
+  out.inverse_rows = 1.0 / out.rows;
+  out.inverse_share = 1.0 / out.share;
+  out.inverse_longer = 1.0 / (out.share + 1);
   out.groups = tile.groups;
   out.slots = tile.slots;
   out.kept = tile.kept;
   out.merge_lanes = tile.vectors < 32 && (tile.vectors & (tile.vectors - 1)) == 0;
   out.entries = out.merge_lanes ? kResidentThreads / 32 : out.row_step;
   out.readers = std::max(1, std::min(8, kResidentThreads / out.columns));
-  out.sync = tile.sync;
   out.streaming = tile.streaming;
   out.two_hops = tile.blocks * out.columns > kOneHop;
   out.small_output = layout.n * layout.s * layout.channels() * number_bytes <= kSmallOutput;
@@ -89,30 +86,34 @@ bool CutStrips(const ColumnLayout& layout, const Device& device, int number_byte
       layout.n * width > kInt) {
     return false;
   }
-  // All units at once: the blocks exchange their sums a single time, while otherwise the memory
-  // waits for every exchange.
-  const auto blocks_for = [&](int64_t vectors) {
-    const int64_t units = layout.n * (width / vectors);
-    const int64_t tile_rows = TileItems(tensors) * (kResidentThreads / vectors);
-    const int64_t wanted = std::max<int64_t>(1, device.multiprocessors / units);
-    return std::min(wanted, CeilDiv(rows, tile_rows));
-  };
-  int64_t vectors = NarrowestStrip(width, quantum, kLine);
-  if (vectors == 0) return false;
-  if (blocks_for(vectors) > 1) vectors = NarrowestStrip(width, quantum, kTwoLines);
-#ifdef NV_NORMS_TUNE
-  if (Tuned("NV_NORMS_VECTORS", 0) < 0) return false;
-  if (Tuned("NV_NORMS_VECTORS", 0) > 0) vectors = Tuned("NV_NORMS_VECTORS", 0);
-#endif
+  const int64_t line = NarrowestStrip(width, quantum, kLine);
+  if (line == 0) return false;
   StripTile out;
   out.fold = static_cast<int>(fold);
-  out.vectors = static_cast<int>(vectors);
-  out.blocks = static_cast<int>(blocks_for(vectors));
-#ifdef NV_NORMS_TUNE
-  out.blocks = Tuned("NV_NORMS_BLOCKS", out.blocks);
-#endif
-  out.sync = out.blocks == 1 ? GroupSync::kNone : GroupSync::kCooperative;
-  const int64_t tile_rows = TileItems(tensors) * (kResidentThreads / vectors);
+  const auto cut = [&](int64_t vectors, int64_t units_at_once) {
+    const int64_t tile_rows = TileItems(tensors) * (kResidentThreads / vectors);
+    const int64_t wanted = std::max<int64_t>(1, device.multiprocessors / units_at_once);
+    out.vectors = static_cast<int>(vectors);
+    out.blocks = static_cast<int>(std::min(wanted, CeilDiv(rows, tile_rows)));
+  };
+  const auto units_of = [&](int64_t vectors) { return layout.n * (width / vectors); };
+  // All units at once: the blocks exchange their sums a single time, while otherwise the memory
+  // waits for every exchange.
+  cut(line, units_of(line));
+  if (out.blocks > 1) {
+    const int64_t lines = NarrowestStrip(width, quantum, kTwoLines);
+    if (lines > 0) cut(lines, units_of(lines));
+  }
+  // Unless there is much more than the chip holds, and it holds several units. Numbers of 16 bits
+  // gain nothing.
+  const int64_t unit_bytes = rows * line * kVectorBytes * tensors;
+  const int64_t units_at_once = (kOnChip + unit_bytes / 2) / unit_bytes;
+  if (number_bytes == 4 && units_at_once >= kManyWaves &&
+      unit_bytes * units_of(line) >= kManyWaves * kOnChip &&
+      units_at_once <= device.multiprocessors / 4) {
+    cut(line, units_at_once);
+  }
+  const int64_t tile_rows = TileItems(tensors) * (kResidentThreads / out.vectors);
   const int64_t tiles = CeilDiv(CeilDiv(rows, out.blocks), tile_rows);
   const int64_t scratch = ScratchBytes(ShapeOf(layout, number_bytes, out), numbers, stat_bytes);
   const int64_t room =
@@ -123,7 +124,6 @@ bool CutStrips(const ColumnLayout& layout, const Device& device, int number_byte
   out.slots = static_cast<int>(out.blocks == 1 ? std::min(room, tiles) : room);
   out.kept = out.slots - kWindow;
   out.shared = out.slots * TileBytes(tensors) + scratch;
-  const int64_t units = layout.n * (width / vectors);
   int resident = 0;
   const void* function = kernel(out.streaming);
   if (cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -133,8 +133,8 @@ bool CutStrips(const ColumnLayout& layout, const Device& device, int number_byte
     cudaGetLastError();
     return false;
   }
-  out.groups = static_cast<int>(
-      std::min<int64_t>(units, int64_t{resident} * device.multiprocessors / out.blocks));
+  out.groups = static_cast<int>(std::min<int64_t>(
+      units_of(out.vectors), int64_t{resident} * device.multiprocessors / out.blocks));
   if (out.groups < 1) return false;
   *tile = out;
   return true;

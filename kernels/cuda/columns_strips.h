@@ -19,27 +19,29 @@ constexpr int kVectorBytes = 16;
 NV_NORMS_HOST_DEVICE constexpr int TileItems(int tensors) { return 4 / tensors; }
 
 struct StripShape {
-  int rows;      // of a sample: s / fold
-  int fold;      // rows of s that are taken as one, so that it is whole vectors
-  int width;     // vectors of a row
-  int strips;    // to a sample
-  int units;     // strips of all samples
-  int vectors;   // of a row of a strip
-  int columns;   // of a strip
-  int row_step;  // rows that a block takes in one step
-  int blocks;    // of a group
-  int share;     // rows of a block
-  int extra;     // blocks that have one row more, the first
-  int groups;    // of blocks
-  int slots;     // tiles in a block's shared memory
-  int kept;      // of them keep their tile where a unit does not fit
-  int entries;   // rows of sums that a block has before it adds them up
-  int readers;   // threads that add up a column
-  GroupSync sync;
-  bool streaming;     // there are more tiles than slots
-  bool two_hops;      // a column's sums are added up by one block for all
-  bool merge_lanes;   // lanes of a warp with the same columns first add theirs up
-  bool small_output;  // which the next kernel may find in the L2 cache
+  int rows;             // of a sample: s / fold
+  int fold;             // rows of s that are taken as one, so that it is whole vectors
+  int width;            // vectors of a row
+  int strips;           // to a sample
+  int units;            // strips of all samples
+  int vectors;          // of a row of a strip
+  int columns;          // of a strip
+  int row_step;         // rows that a block takes in one step
+  int blocks;           // of a group
+  int share;            // rows of a block
+  int extra;            // blocks that have one row more, the first
+  double inverse_rows;  // 1 / rows, ...
+  double inverse_share;
+  double inverse_longer;  // 1 / (share + 1)
+  int groups;             // of blocks
+  int slots;              // tiles in a block's shared memory
+  int kept;               // of them keep their tile where a unit does not fit
+  int entries;            // rows of sums that a block has before it adds them up
+  int readers;            // threads that add up a column
+  bool streaming;         // there are more tiles than slots
+  bool two_hops;          // a column's sums are added up by one block for all
+  bool merge_lanes;       // lanes of a warp with the same columns first add theirs up
+  bool small_output;      // which the next kernel may find in the L2 cache
 
   int channels;  // of the tensor
   int depth;     // channels to a group of the norm

@@ -39,9 +39,9 @@ struct Scratch {
 // A column's moments: shifted sums of x and x^2 where they are added up, on their way between
 // blocks the mean and the sum of squares about it.
 struct MomentSums {
-  __device__ __forceinline__ static void Encode(const double (&sums)[2], double count,
+  __device__ __forceinline__ static void Encode(const double (&sums)[2], double inverse,
                                                 float (&to)[2]) {
-    const double mean = sums[0] / count;
+    const double mean = sums[0] * inverse;
     to[0] = static_cast<float>(mean);
     to[1] = static_cast<float>(sums[1] - sums[0] * mean);
   }
@@ -60,7 +60,8 @@ __device__ __forceinline__ void StatsOfColumns(const StripShape& shape,
                                                const Scratch& scratch, int64_t first_stat,
                                                bool store) {
   const double rows = shape.rows;
-  const double inverse = 1.0 / (rows * shape.members());
+  const int members = shape.members();
+  const double inverse = members == 1 ? shape.inverse_rows : 1.0 / (rows * members);
   const auto put = [&](int g, double mean, double m2) {
     const double rstd = rsqrt((m2 < 0 ? 0.0 : m2) * inverse + problem.epsilon);
     Scaling<float> out = {0, 0, static_cast<float>(rstd)};
@@ -75,7 +76,6 @@ __device__ __forceinline__ void StatsOfColumns(const StripShape& shape,
     }
     static_cast<float*>(buffers.rstd)[first_stat + g] = out.rstd;
   };
-  const int members = shape.members();
   if (members == 1) {
 #pragma unroll 1
     for (int g = threadIdx.x; g < shape.stats(); g += kResidentThreads) {
@@ -92,7 +92,7 @@ __device__ __forceinline__ void StatsOfColumns(const StripShape& shape,
 #pragma unroll 1
     for (int m = lane; m < members; m += 32) {
       const int column = m / shape.depth * shape.channels + g * shape.depth + m % shape.depth;
-      const double mean = scratch.sums[2 * column] / rows;
+      const double mean = scratch.sums[2 * column] * shape.inverse_rows;
       const double m2 = scratch.sums[2 * column + 1] - scratch.sums[2 * column] * mean;
       const double about = scratch.references[column] - reference + mean;
       sums[0] += rows * about;
@@ -175,6 +175,7 @@ struct ForwardBody {
 
   __device__ __forceinline__ void PutColumns(int unit) const {
     Column put = column;
+    __syncthreads();  // the last unit's are read no more
 #pragma unroll 1
     for (int c = threadIdx.x; c < shape.columns; c += kResidentThreads) {
       if (c >= kResidentThreads) put = LoadColumn(unit, c);

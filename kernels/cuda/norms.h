@@ -38,9 +38,6 @@ struct Slabs {
   int64_t count = 1;
 };
 
-// How the blocks of a group wait for each other.
-enum class GroupSync { kNone, kCluster, kCooperative };
-
 // How a resident column kernel cuts x: `vectors` columns of 16 bytes of a sample to a group of
 // `blocks`, with so many tiles of rows in shared memory.
 struct StripTile {
@@ -50,7 +47,6 @@ struct StripTile {
   int groups = 1;
   int slots = 0;
   int kept = 0;  // of the slots keep their tile where there are more tiles than slots
-  GroupSync sync = GroupSync::kNone;
   bool streaming = false;
   int64_t shared = 0;  // bytes
 };
