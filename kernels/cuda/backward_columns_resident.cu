@@ -172,12 +172,14 @@ struct BackwardBody {
     }
   }
 
-  __device__ __forceinline__ void Sync() {
-    exchange.Clear();
+  __device__ __forceinline__ void Start() { exchange.Clear(); }
+
+  __device__ __forceinline__ void Ready() {
 #pragma unroll 1
     for (int c = threadIdx.x; c < shape.columns; c += kResidentThreads) {
       Means(0)[c] = LoadMean(place.group, c);
     }
+    exchange.AwaitCleared();
     __syncthreads();
   }
 

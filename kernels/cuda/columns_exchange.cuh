@@ -77,7 +77,7 @@ __device__ __forceinline__ uint2 Peek(const uint2* from) {
 //   Encode(sums, 1 / rows, out)   Add(numbers, rows, sums)
 template <int N, typename Sums>
 struct GroupExchange {
-  static constexpr int kBatch = N == 2 ? 4 : 3;  // blocks whose numbers are under way at once
+  static constexpr int kBatch = N == 2 ? 4 : 2;  // blocks whose numbers are under way at once
 
   const StripShape& shape;
   const StripPlace& place;
@@ -95,9 +95,8 @@ struct GroupExchange {
     return words + (round & 1) * RoundWords<N>(shape);
   }
 
-  // No word may have a round's number before the block that it is of writes it, so nobody receives
-  // before all have cleared theirs. Called before the first copies: the wait is over when the first
-  // sums are.
+  // No word may have a round's number before the block that it is of writes it, so nobody sums
+  // before all have cleared theirs: Clear, then the first copies, then AwaitCleared.
   __device__ __forceinline__ void Clear() {
     if (shape.blocks == 1) return;
     const int count = N * shape.columns;
@@ -111,6 +110,10 @@ struct GroupExchange {
       }
     }
     cleared = cooperative_groups::this_grid().barrier_arrive();
+  }
+
+  __device__ __forceinline__ void AwaitCleared() {
+    if (shape.blocks > 1) cooperative_groups::this_grid().barrier_wait(std::move(cleared));
   }
 
   // Adds what blocks first, first + step, ... published of a column.
@@ -166,8 +169,7 @@ struct GroupExchange {
   }
 
   // The group's sums, in the same place.
-  __device__ __forceinline__ void Receive(double* sums) {
-    if (round == 1) cooperative_groups::this_grid().barrier_wait(std::move(cleared));
+  __device__ __forceinline__ void Receive(double* sums) const {
     const uint2* from = Round();
     if (!shape.two_hops) {
       __syncthreads();  // sums are read no more

@@ -117,7 +117,8 @@ __device__ __forceinline__ uint64_t ReadAgainPolicy() {
 }
 
 // Takes a block through its units. Body has
-//   Sync()                        once
+//   Start()                       once, before the first copies
+//   Ready()                       once, after them
 //   Begin(unit)                   before a unit's first tile
 //   Sum<FULL>(from, tile, items)  of every tile; FULL: all items are rows, else the first `items`
 //   Exchange(unit)                the group's sums
@@ -225,9 +226,10 @@ struct Walk {
         if (load_unit < shape.units) base = BaseOf(load_unit);
       }
     };
-    body.Sync();
+    body.Start();
 #pragma unroll 1
     for (int slot = 0; slot < shape.slots; ++slot) load();
+    body.Ready();
     int sum_slot = 0;
     int apply_slot = 0;
     for (int unit = place.group; unit < shape.units; unit += shape.groups) {
@@ -252,9 +254,10 @@ struct Walk {
     const int window = shape.slots - kept;
     const int rest = tiles - kept;  // window or more
     int64_t base = BaseOf(place.group);
-    body.Sync();
+    body.Start();
     for (int tile = 0; tile < kept; ++tile) Load(tile, base, tile, once);
     for (int i = 0; i < window; ++i) Load(kept + i, base, kept + i, again);
+    body.Ready();
     for (int unit = place.group; unit < shape.units; unit += shape.groups) {
       const bool more = unit + shape.groups < shape.units;
       body.Begin(unit);
