@@ -1,6 +1,6 @@
 """Keras' normalizations in functions that XLA compiles for the CPU: XLA's own code against fused.
 
-Usage: python benchmarks/xla_cpu.py [--kinds layer rms instance group] [--out FILE.csv]
+Usage: python benchmarks/xla_cpu.py [--kinds layer ...] [--shapes 64x256 ...] [--out FILE.csv]
 
 Each case is one layer, bare or between a residual sum and tanh, in one tf.function that is traced
 twice: with configure(xla="none") and with configure(xla="all"). The two take turns; medians of
@@ -93,12 +93,13 @@ def measure(kind: str, shape: tuple[int, ...], dtype: str, backward: bool, betwe
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kinds", nargs="+", default=list(SHAPES), choices=list(SHAPES))
+    parser.add_argument("--shapes", nargs="+", type=lambda text: tuple(map(int, text.split("x"))))
     parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
     rows = []
     for kind in options.kinds:
         for case in itertools.product(
-            SHAPES[kind], ("float32", "bfloat16"), (False, True), (False, True)
+            options.shapes or SHAPES[kind], ("float32", "bfloat16"), (False, True), (False, True)
         ):
             rows.append(measure(kind, *case))
             print(*rows[-1].values(), sep=" | ", flush=True)

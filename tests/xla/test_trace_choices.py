@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,48 @@ def test_all_or_none(
     assert (found(), found("backward")) == (expected, expected)
     assert len(nv_norms_rewriter.report()) == 6
     assert bool(ops_in(function.get_concrete_function(x).graph)) == bool(expected)
+
+
+@pytest.mark.parametrize("rows,size,fused", [(512, 768, True), (4, 10, False)])
+def test_rule_decides(rng: np.random.Generator, rows: int, size: int, fused: bool) -> None:
+    nv_norms_rewriter.configure(xla="auto")
+    layer = Layer(rng, size)
+    x = tf.constant(rng.normal(size=(rows, size)), tf.float32)
+    with tf.device("/CPU:0"):
+        close(tf.function(lambda x: layer(x), jit_compile=True, autograph=False)(x), layer.exact(x))
+    (record,) = nv_norms_rewriter.report()
+    assert record.fused == fused and record.where == "xla"
+    if not fused:
+        assert record.reason == "left_to_xla" and "too few" in record.detail
+        assert "left_to_xla" in str(nv_norms_rewriter.report())
+
+
+NORM = _xla_rule.Norm("layer_norm", "fused", (64, 128, 768), (-1,), "float32", "CPU", "MatMul", ())
+
+
+@pytest.mark.parametrize(
+    "change,left",
+    [
+        ({}, False),
+        ({"gradient": "stock"}, True),
+        ({"shape": None}, True),
+        ({"shape": (None, None, 768)}, False),
+        ({"shape": (8, 8, 768)}, True),
+        ({"shape": (None, 128, 64)}, True),
+        ({"shape": (None, 128, None)}, False),
+        ({"axes": (1, 2)}, False),
+        ({"producer": "AddV2", "readers": ("MatMul", "Tanh")}, True),
+        ({"producer": "AddV2", "readers": ("MatMul",)}, False),
+        ({"dtype": "bfloat16", "kind": "rms_norm"}, True),
+        ({"dtype": "bfloat16"}, False),
+        ({"dtype": "float64"}, True),
+        ({"kind": "group_norm", "shape": (2, 512, 512, 3)}, True),
+        ({"kind": "instance_norm", "shape": (2, 64, 64, 64)}, False),
+    ],
+)
+def test_rule_for_cpus(change: dict[str, Any], left: bool) -> None:
+    why = _xla_rule.why_left(dataclasses.replace(NORM, **change))
+    assert bool(why) == left, why
 
 
 def test_environment_variable_and_configure() -> None:
