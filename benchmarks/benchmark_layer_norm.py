@@ -3,7 +3,7 @@
 Prints its lines, "Input: 10 10000000 Time(ms): TF: 16.91 NV: 2.36", with more columns behind (see
 WAYS in norm_steps.py). Without a GPU the shapes are smaller by --divide.
 
-Usage: python benchmarks/benchmark_layer_norm.py [--csv FILE] [--divide 100] [--ways TF NV XLA]
+Usage: python benchmarks/benchmark_layer_norm.py [--csv FILE] [--divide 10] [--ways TF NV XLA]
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def smaller(shape: tuple[int, int], divide: int) -> tuple[int, int]:
 
 def main() -> None:
     parser = measure.parser(__doc__)
-    norm_steps.add_options(parser, divide=100)
+    norm_steps.add_options(parser, divide=10)
     options = parser.parse_args()
     print(measure.heading())
     for index in options.shapes or range(len(SHAPES)):
