@@ -461,9 +461,10 @@ std::vector<Candidate> Candidates(const GraphView& view, const Shapes& shapes,
     const TensorId source = BehindViews(view, shapes, other, /*and_sums=*/true);
     add(source);
     add(behind);
-    add(other);
-    // Between its views: the one that has x's shape.
-    for (TensorId at = other; at != source; at = view.inputs(at.node)[0]) add(at);
+    // Between its views: the innermost that has x's shape, which no cast has widened yet.
+    std::vector<TensorId> views;
+    for (TensorId at = other; at != source; at = view.inputs(at.node)[0]) views.push_back(at);
+    for (auto at = views.rbegin(); at != views.rend(); ++at) add(*at);
   };
   for (const TensorId& tensor : near) {
     for (const Consumer& c : view.consumers(tensor)) {
