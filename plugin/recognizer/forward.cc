@@ -488,6 +488,12 @@ class Search {
       reason_ = Reason::kNotExpressible;
       return false;
     }
+    // A transposed copy beside what others read: the layout pass made it, x is to be found nearer.
+    for (TensorId at = output.y; ClassOf(view_.op(at.node)) == OpClass::kView;) {
+      const TensorId before = view_.inputs(at.node)[0];
+      if (view_.op(at.node) == "Transpose" && !ReadOnlyBy(before, at)) return false;
+      at = before;
+    }
     const std::vector<int> core = CoreNodes(output.y);
     if (!shapes_.Get(statistics_.x).rank_known &&
         ((problem->kind != Kind::kLayerNorm && problem->kind != Kind::kRmsNorm) ||

@@ -132,14 +132,22 @@ def optimize(
     return stock, fused, type(report)([*report, *second])
 
 
-def transposes(graph: GraphDef, at_least: int = 0) -> int:
-    """How many Transposes the graph holds of tensors with so many elements."""
+def transposed_bytes(graph: GraphDef, unknown: int = 2) -> list[int]:
+    """The size of each tensor that is transposed."""
     imported = tf.Graph()
     with imported.as_default():
         tf.graph_util.import_graph_def(_without_stale_shapes(graph), name="")
-    found = [op for op in imported.get_operations() if op.type == "Transpose"]
-    sizes = [np.prod([size or 1 for size in (op.inputs[0].shape.as_list() or [1])]) for op in found]
-    return sum(size >= at_least for size in sizes)
+    found = [op.inputs[0] for op in imported.get_operations() if op.type == "Transpose"]
+    return [
+        int(np.prod([size or unknown for size in x.shape.as_list()])) * x.dtype.size
+        for x in found
+        if x.shape.rank is not None
+    ]
+
+
+def transposes(graph: GraphDef, at_least: int = 0) -> int:
+    """How many Transposes the graph holds of tensors with so many bytes."""
+    return sum(size >= at_least for size in transposed_bytes(graph))
 
 
 def ops(graph: GraphDef) -> Counter[str]:
