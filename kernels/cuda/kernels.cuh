@@ -4,6 +4,7 @@
 #define NV_NORMS_KERNELS_CUDA_KERNELS_CUH_
 
 #include "kernels/cuda/norms.h"
+#include "kernels/cuda/ring.cuh"
 #include "kernels/cuda/terms.cuh"
 
 namespace nv_norms {
@@ -26,32 +27,57 @@ Status LaunchBackwardGeneral(const BackwardPlan& plan, const BackwardBuffers& bu
 Status LaunchParamGradients(const BackwardPlan& plan, const BackwardBuffers& buffers,
                             const void* terms, void* stream);
 
+// The ladders of the row kernels.
 void PlanForwardRows(ForwardPlan* plan);
 Status LaunchForwardRows(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,
                          void* stream);
-// Rows in shared memory. *launched: whether types and alignment allowed it.
-Status LaunchForwardRowsStaged(const ForwardPlan& plan, const ForwardBuffers& buffers, void* stream,
-                               bool* launched);
-Status LaunchForwardRowsTiny(const ForwardPlan& plan, const ForwardBuffers& buffers, void* stream,
-                             bool* launched);
 void PlanBackwardRows(BackwardPlan* plan);
 Status LaunchBackwardRows(const BackwardPlan& plan, const BackwardBuffers& buffers, void* workspace,
                           void* stream);
 
-// Tiny rows; plan.partials blocks. *launched: whether types and alignment allowed it.
-bool SuitsTinyRows(const BackwardProblem& problem);
-Status LaunchBackwardRowsTiny(const BackwardPlan& plan, const BackwardBuffers& buffers,
-                              float* dgamma, float* dbeta, void* stream, bool* launched);
-constexpr int kTinyColumns = 64;  // at most, of tiny rows
+// Their rungs. *launched: whether types and alignment allowed it; those without take all.
+constexpr int64_t kMostColumns = int64_t{1} << 31;  // and blocks
 
-// Rows in shared memory, dgamma and dbeta as plan.partials partial sums where not null. *partials:
-// how many there are, 0 where types and alignment did not allow it and nothing was launched.
-Status LaunchBackwardRowsStaged(const BackwardPlan& plan, const BackwardBuffers& buffers,
-                                float* dgamma, float* dbeta, void* stream, int64_t* partials);
-// Clusters of that kernel that the device holds at once; 0 where it cannot tell.
-int64_t ClustersThatFit(const BackwardPlan& plan);
-constexpr int kStagedThreads = 512;
-constexpr int kStagedColumns = 16;  // whose sums a thread of the staged gradient keeps
+// Rows too few to give every multiprocessor one.
+inline bool FewLongRows(const RowLayout& layout, const Device& device) {
+  return layout.rows < device.multiprocessors / 2 && layout.cols > 16384;
+}
+
+Status LaunchForwardRowsTile(const ForwardPlan& plan, const ForwardBuffers& buffers, void* stream,
+                             bool* launched);
+int64_t ForwardRingBytes(const ForwardPlan& plan);
+Status LaunchForwardRowsRing(const ForwardPlan& plan, const ForwardBuffers& buffers,
+                             void* workspace, void* stream, bool* launched);
+bool ForwardAnyFits(const ForwardPlan& plan);
+Status LaunchForwardRowsAny(const ForwardPlan& plan, const ForwardBuffers& buffers, void* stream);
+bool ForwardSplitFits(const ForwardProblem& problem);
+int64_t ForwardSplitBytes(const ForwardProblem& problem);
+Status LaunchForwardRowsSplit(const ForwardPlan& plan, const ForwardBuffers& buffers,
+                              void* workspace, void* stream);
+
+// The gradient's leave so many partial sums of dgamma and dbeta ([partials, cols], where not null)
+// for LaunchFinish.
+bool SuitsTiles(const BackwardPlan& plan);
+int64_t TilePartials(const BackwardPlan& plan);
+Status LaunchBackwardRowsTile(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                              int64_t partials, float* dgamma, float* dbeta, void* stream,
+                              bool* launched);
+RingShape BackwardRingShape(const BackwardPlan& plan);  // a partial sum to a team
+Status LaunchBackwardRowsRing(const BackwardPlan& plan, const RingShape& shape,
+                              const BackwardBuffers& buffers, float* dgamma, float* dbeta,
+                              void* mail, void* stream, bool* launched);
+bool BackwardAnyFits(const BackwardPlan& plan);
+int64_t AnyPartials(const BackwardPlan& plan);
+Status LaunchBackwardRowsAny(const BackwardPlan& plan, const BackwardBuffers& buffers, void* terms,
+                             void* dgamma, void* dbeta, void* stream);
+bool BackwardSplitFits(const BackwardProblem& problem);
+int64_t SplitPartials(const BackwardPlan& plan);
+int64_t BackwardSplitBytes(const BackwardProblem& problem);
+Status LaunchBackwardRowsSplit(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                               void* terms, void* tile_sums, void* dgamma, void* dbeta,
+                               void* stream);
+Status LaunchFinish(const BackwardProblem& problem, const BackwardBuffers& buffers,
+                    const void* dgamma, const void* dbeta, int64_t partials, void* stream);
 
 void PlanForwardColumns(ForwardPlan* plan);
 Status LaunchForwardColumns(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,

@@ -16,25 +16,52 @@ inline Status FromCuda(cudaError_t error, const char* what) {
   return Status::Internal(std::string(what) + ": " + cudaGetErrorString(error));
 }
 
-// Launches `kernel` with `cluster` blocks to a cluster.
+struct LaunchAttributes {
+  int cluster = 1;           // blocks to a cluster
+  bool cooperative = false;  // all blocks are resident at once
+};
+
 template <typename... P, typename... Q>
 Status LaunchKernel(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
-                    int cluster, void* stream, const Q&... arguments) {
+                    const LaunchAttributes& wanted, void* stream, const Q&... arguments) {
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared;
   config.stream = static_cast<cudaStream_t>(stream);
-  cudaLaunchAttribute attribute[1];
-  if (cluster > 1) {
-    attribute[0].id = cudaLaunchAttributeClusterDimension;
-    attribute[0].val.clusterDim.x = cluster;
-    attribute[0].val.clusterDim.y = 1;
-    attribute[0].val.clusterDim.z = 1;
-    config.attrs = attribute;
-    config.numAttrs = 1;
+  cudaLaunchAttribute attributes[2];
+  config.attrs = attributes;
+  if (wanted.cluster > 1) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = wanted.cluster;
+    attribute.val.clusterDim.y = 1;
+    attribute.val.clusterDim.z = 1;
+  }
+  if (wanted.cooperative) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeCooperative;
+    attribute.val.cooperative = 1;
   }
   return FromCuda(cudaLaunchKernelEx(&config, kernel, P(arguments)...), name);
+}
+
+template <typename... P, typename... Q>
+Status LaunchKernel(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+                    int cluster, void* stream, const Q&... arguments) {
+  LaunchAttributes wanted;
+  wanted.cluster = cluster;
+  return LaunchKernel(name, kernel, grid, block, shared, wanted, stream, arguments...);
+}
+
+// Lets blocks of this kernel have so many bytes of dynamic shared memory.
+template <typename... P>
+Status AllowShared(void (*kernel)(P...), int64_t bytes, const char* name) {
+  if (bytes <= 40 * 1024) return Status();
+  return FromCuda(
+      cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                           cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+      name);
 }
 
 inline bool AlignedTo(const void* pointer, int64_t bytes) {
@@ -48,6 +75,12 @@ inline bool VectorAligned(const void* pointer, DType type, int vector) {
 
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t Align16(int64_t bytes) { return CeilDiv(bytes, 16) * 16; }
+
+inline int PowerOfTwo(int64_t at_least) {
+  int power = 1;
+  while (power < at_least) power *= 2;
+  return power;
+}
 
 #define NV_NORMS_RETURN_IF_ERROR(expression) \
   do {                                       \

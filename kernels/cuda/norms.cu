@@ -86,7 +86,6 @@ Status Launch(const ForwardPlan& plan, const ForwardBuffers& buffers, void* work
       return LaunchFill(problem.stat(), buffers.rstd, count, nan, stream);
     }
     case Kernel::kRows:
-    case Kernel::kRowsSplit:
       return LaunchForwardRows(plan, buffers, workspace, stream);
     case Kernel::kColumns:
       return LaunchForwardColumns(plan, buffers, workspace, stream);
@@ -106,7 +105,6 @@ Status Launch(const BackwardPlan& plan, const BackwardBuffers& buffers, void* wo
       return LaunchFill(problem.dparam, buffers.dbeta, count, 0.0, stream);
     }
     case Kernel::kRows:
-    case Kernel::kRowsSplit:
       return LaunchBackwardRows(plan, buffers, workspace, stream);
     case Kernel::kColumns:
       return LaunchBackwardColumns(plan, buffers, workspace, stream);

@@ -21,16 +21,7 @@ struct Device {
 // The device that is current in this thread. Asked of the driver once for each device.
 Status CurrentDevice(Device* device);
 
-enum class Kernel { kNothing, kRows, kRowsSplit, kColumns, kGeneral };
-
-// How a row kernel cuts a row: `items` vectors of `vector` elements to a thread, `threads` threads
-// to a row of which `blocks` blocks (a cluster) hold equal shares.
-struct RowTile {
-  int vector = 1;
-  int items = 1;
-  int threads = 1;  // a power of two up to 32: several rows to a block; else the block's threads
-  int blocks = 1;
-};
+enum class Kernel { kNothing, kRows, kColumns, kGeneral };
 
 // How a column kernel cuts s: in slabs of so many rows.
 struct Slabs {
@@ -55,7 +46,6 @@ struct ForwardPlan {
   ForwardProblem problem;
   Device device;
   Kernel kernel = Kernel::kNothing;
-  RowTile tile;
   Slabs slabs;
   StripTile strips;
   int64_t workspace = 0;  // bytes, aligned to 16
@@ -67,7 +57,6 @@ struct BackwardPlan {
   bool want_dx = true;
   bool want_params = true;
   Kernel kernel = Kernel::kNothing;
-  RowTile tile;
   Slabs slabs;
   StripTile strips;
   int64_t partials = 0;   // blocks that keep sums of parameter gradients of their own

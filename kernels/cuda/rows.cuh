@@ -3,12 +3,21 @@
 #ifndef NV_NORMS_KERNELS_CUDA_ROWS_CUH_
 #define NV_NORMS_KERNELS_CUDA_ROWS_CUH_
 
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/geometry.h"
 
 namespace nv_norms {
 namespace cuda {
+
+// How a register kernel cuts a row: `items` numbers to a thread, `threads` threads to a row, of which
+// `blocks` blocks (a cluster) hold equal shares.
+struct RowTile {
+  int items = 1;
+  int threads = 1;  // a power of two up to 32: several rows to a block; else the block's threads
+  int blocks = 1;
+};
 
 // Which parameter belongs to column c of a row: c itself, or one for a run of columns.
 struct RowParams {
@@ -94,6 +103,48 @@ __device__ __forceinline__ void ConvertRow(DType type, const Bits<A, VEC> (&from
       }
     }
   });
+}
+
+// The types of a kernel's tensors: known when it was compiled, or any.
+template <typename A>
+struct AnyTypes {
+  using X = Any<A>;
+  using P = Any<A>;
+  using Y = Any<A>;
+};
+template <typename T>
+struct FixedTypes {
+  using X = Fixed<T>;  // x and dy
+  using P = Fixed<float>;
+  using Y = Fixed<T>;  // y and dx
+};
+
+// The types for which FixedTypes are made.
+inline bool UsualTypes(const ForwardProblem& problem) {
+  return problem.x == problem.y && problem.param == DType::kFloat && problem.x != DType::kDouble;
+}
+inline bool UsualTypes(const BackwardProblem& problem) {
+  return problem.dy == problem.x && problem.dx == problem.x && problem.param == DType::kFloat &&
+         !problem.in_double();
+}
+
+// Vectors of 4 where every row and the parameters are aligned for them.
+inline int VectorFor(const ForwardProblem& problem, const ForwardBuffers& buffers) {
+  const RowLayout& rows = problem.geometry.rows;
+  const bool fits = rows.cols % 4 == 0 && VectorAligned(buffers.x, problem.x, 4) &&
+                    VectorAligned(buffers.y, problem.y, 4) &&
+                    (!RowParams::Of(rows).by_column ||
+                     (VectorAligned(buffers.gamma, problem.param, 4) &&
+                      VectorAligned(buffers.beta, problem.param, 4)));
+  return fits ? 4 : 1;
+}
+inline int VectorFor(const BackwardProblem& problem, const BackwardBuffers& buffers) {
+  const RowLayout& rows = problem.geometry.rows;
+  const bool fits =
+      rows.cols % 4 == 0 && VectorAligned(buffers.x, problem.x, 4) &&
+      VectorAligned(buffers.dy, problem.dy, 4) && VectorAligned(buffers.dx, problem.dx, 4) &&
+      (!RowParams::Of(rows).by_column || VectorAligned(buffers.gamma, problem.param, 4));
+  return fits ? 4 : 1;
 }
 
 __device__ __forceinline__ float InverseRoot(float x) { return 1.0f / sqrtf(x); }

@@ -1,5 +1,5 @@
 // Rows staged in shared memory by asynchronous copies: a block has many bytes in flight and few
-// registers in use. A thread reads only what it copied itself, so no barrier is needed in between.
+// registers in use.
 #ifndef NV_NORMS_KERNELS_CUDA_STAGED_CUH_
 #define NV_NORMS_KERNELS_CUDA_STAGED_CUH_
 
@@ -8,13 +8,21 @@
 namespace nv_norms {
 namespace cuda {
 
-// 16 bytes, at once on devices older than compute capability 8.0.
-__device__ __forceinline__ void CopyAsync(uint4* to, const uint4* from) {
+// 4, 8 or 16 bytes, at once on devices older than compute capability 8.0.
+template <int BYTES>
+__device__ __forceinline__ void CopyAsync(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(address), "l"(from) : "memory");
+  if constexpr (BYTES == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(address), "l"(from)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;\n" ::"r"(address), "l"(from), "n"(BYTES)
+                 : "memory");
+  }
 #else
-  *to = *from;
+  using Type = typename Chunk<BYTES>::Type;
+  *static_cast<Type*>(to) = *static_cast<const Type*>(from);
 #endif
 }
 
@@ -33,47 +41,58 @@ __device__ __forceinline__ void WaitForCopies() {
 #endif
 }
 
+// The same for a number of groups known only when the kernel runs; of more than 5, for 5.
+__device__ __forceinline__ void WaitForCopies(int pending) {
+  switch (pending) {
+    case 0:
+      return WaitForCopies<0>();
+    case 1:
+      return WaitForCopies<1>();
+    case 2:
+      return WaitForCopies<2>();
+    case 3:
+      return WaitForCopies<3>();
+    case 4:
+      return WaitForCopies<4>();
+    default:
+      return WaitForCopies<5>();
+  }
+}
+
+// BYTES of shared memory at once; left to itself the compiler reads number by number.
+template <int BYTES>
+__device__ __forceinline__ void ReadShared(const void* from, uint32_t* words) {
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(from));
+  if constexpr (BYTES == 16) {
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(address));
+  } else if constexpr (BYTES == 8) {
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(words[0]), "=r"(words[1])
+                 : "r"(address));
+  } else if constexpr (BYTES == 4) {
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(words[0]) : "r"(address));
+  } else {
+    static_assert(BYTES == 2);
+    asm volatile("{ .reg .u16 t; ld.shared.u16 t, [%1]; cvt.u32.u16 %0, t; }"
+                 : "=r"(words[0])
+                 : "r"(address));
+  }
+}
+
+// VEC numbers of T in shared memory.
+template <typename T, int VEC>
+__device__ __forceinline__ void Unpack(const void* from, float (&to)[VEC]) {
+  uint32_t words[(VEC * sizeof(T) + 3) / 4];
+  ReadShared<VEC * sizeof(T)>(from, words);
+#pragma unroll
+  for (int v = 0; v < VEC; ++v) to[v] = To<float>::Of(Word<T>::Get(words, v));
+}
+
 // The numbers in 16 bytes of T.
 template <typename T>
 constexpr int kVectorOf = 16 / sizeof(T);
-
-// Reads 16 bytes of shared memory at once; left to itself the compiler reads number by number.
-template <typename T>
-__device__ __forceinline__ void Unpack(const uint4& from, float (&to)[kVectorOf<T>]) {
-  uint32_t words[4];
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(&from));
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-               : "r"(address)
-               : "memory");
-#pragma unroll
-  for (int v = 0; v < kVectorOf<T>; ++v) to[v] = To<float>::Of(Word<T>::Get(words, v));
-}
-
-// gamma or beta, which no kernel writes; absent ones are `absent`.
-template <typename P, int VEC>
-__device__ __forceinline__ void LoadParamVector(DType type, const void* from, int c, float absent,
-                                                float (&to)[VEC]) {
-  if (from == nullptr) {
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) to[v] = absent;
-    return;
-  }
-  P::Call(type, [&](auto* tag) {
-    using T = std::remove_pointer_t<decltype(tag)>;
-    constexpr int kBytes = VEC * sizeof(T);
-    constexpr int kStep = kBytes < 16 ? kBytes : 16;
-    using C = Chunk<kStep>;
-    Bits<float, VEC> bits;
-#pragma unroll
-    for (int i = 0; i < kBytes / kStep; ++i) {
-      C::Split(
-          __ldg(reinterpret_cast<const typename C::Type*>(static_cast<const T*>(from) + c) + i),
-          bits.words + i * 4);
-    }
-    ConvertBits<T>(bits, to);
-  });
-}
 
 }  // namespace cuda
 }  // namespace nv_norms

@@ -49,6 +49,28 @@ __device__ __forceinline__ GradientTerms<A> TermsOf(Formula formula, A mean, A r
   return out;
 }
 
+// dx = w * rstd + (offset - e * slope), xhat = e * rstd + xhat_offset, with e = x - stored mean.
+struct GradientLine {
+  float offset;
+  float slope;
+  float xhat_offset;
+};
+
+// From the same sums; inverse = 1 / count.
+__device__ __forceinline__ GradientLine LineOf(Formula formula, float mean, float rstd, float e,
+                                               float w, float we, float inverse) {
+  const float low = formula == Formula::kRms ? 0.0f : e * inverse;
+  if (formula == Formula::kCenter) we -= low * w;
+  if (formula == Formula::kScaleOnly) we += mean * w;
+  const float slope = rstd * rstd * (we * inverse);
+  GradientLine out;
+  out.slope = rstd * slope;
+  const float w_mean = formula == Formula::kCenter ? w * inverse : 0.0f;
+  out.offset = rstd * (low * slope - w_mean);
+  out.xhat_offset = rstd * (formula == Formula::kScaleOnly ? mean : -low);
+  return out;
+}
+
 template <typename A>
 __device__ __forceinline__ A StoredMean(const BackwardBuffers& buffers, DType type, int64_t stat) {
   return buffers.mean == nullptr ? A(0) : LoadOne<A>(type, buffers.mean, stat);

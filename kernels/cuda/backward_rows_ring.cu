@@ -1,0 +1,341 @@
+// x is [rows, cols]. A team of blocks has a row at a time; x and dy are read once, and gamma and the
+// columns' sums for dgamma and dbeta stay in registers.
+#include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/ring.cuh"
+
+namespace nv_norms {
+namespace cuda {
+namespace {
+
+constexpr int kNumbers = 16;  // of a row, to a thread
+
+struct Arguments {
+  DType param;
+  Formula formula;
+  int64_t rows;
+  int cols;
+  RingShape shape;
+  BackwardBuffers buffers;
+  float* dgamma;  // partial sums [teams, cols], where wanted
+  float* dbeta;
+  uint32_t* mail;  // [rows][kPostNumbers][blocks], for teams of the grid
+};
+
+// The sums of all posts of a row, in one warp.
+template <Team kTeam>
+__device__ __forceinline__ void Collect(const Arguments& args, const ClusterMail* mail, int parity,
+                                        int64_t row, float (&sums)[kPostNumbers]) {
+  const int blocks = args.shape.blocks;
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int n = 0; n < kPostNumbers; ++n) sums[n] = 0;
+  if constexpr (kTeam == Team::kCluster) {
+    if (lane < blocks) {
+#pragma unroll
+      for (int n = 0; n < kPostNumbers; ++n) sums[n] = mail->posts[parity][n][lane];
+    }
+  } else {
+    for (int block = lane; block < blocks; block += 32) {
+      const uint32_t* from = args.mail + row * kPostNumbers * blocks + block;
+#pragma unroll
+      for (int n = 0; n < kPostNumbers; ++n) sums[n] += WaitForPost(from + n * blocks);
+    }
+  }
+  WarpSum(sums, 32);
+}
+
+template <typename T, int VEC, Team kTeam>
+__global__ void __launch_bounds__(kRingThreads, 1)
+    RingKernel(const __grid_constant__ Arguments args) {
+  extern __shared__ uint4 ring[];  // [stages][x, dy][share]
+  __shared__ BlockStorage<3, float> storage[2];
+  __shared__ ClusterMail mail;
+  __shared__ GradientLine lines[2];
+  constexpr int kItems = kNumbers / VEC;
+  constexpr int kBytes = VEC * sizeof(T);
+  constexpr int kDelay = kLag<kTeam>;
+  if constexpr (kTeam == Team::kCluster) ArriveAtCluster(2);
+  const RingShape& shape = args.shape;
+  const RingPlace place = PlaceOf<kTeam>(shape.blocks, shape.share, args.cols / VEC);
+  const int tensor_bytes = (shape.share * kBytes + 15) / 16 * 16;
+  char* const stages = reinterpret_cast<char*>(ring);
+  const T* x = static_cast<const T*>(args.buffers.x) + place.begin * VEC;
+  const T* dy = static_cast<const T*>(args.buffers.dy) + place.begin * VEC;
+  T* dx = static_cast<T*>(args.buffers.dx) + place.begin * VEC;
+  const float* means = static_cast<const float*>(args.buffers.mean);
+  const float* rstds = static_cast<const float*>(args.buffers.rstd);
+
+  const auto copy = [&](int64_t row, int slot) {
+    if (row < args.rows) {
+      const T* from_x = x + row * args.cols;
+      const T* from_dy = dy + row * args.cols;
+      char* to = stages + slot * 2 * tensor_bytes;
+#pragma unroll
+      for (int k = 0; k < kItems; ++k) {
+        const int i = k * blockDim.x + threadIdx.x;
+        if (i < place.count) {
+          CopyAsync<kBytes>(to + i * kBytes, from_x + i * VEC);
+          CopyAsync<kBytes>(to + tensor_bytes + i * kBytes, from_dy + i * VEC);
+        }
+      }
+    }
+    CommitCopies();
+  };
+  for (int s = 0; s < shape.stages; ++s) copy(place.team + s * place.teams, s);
+  float gamma[kItems][VEC];
+  float dgamma[kItems][VEC] = {};
+  float dbeta[kItems][VEC] = {};
+#pragma unroll
+  for (int k = 0; k < kItems; ++k) {
+    const int i = k * blockDim.x + threadIdx.x;
+    if (i < place.count) {
+      LoadParams<float, VEC>({}, args.param, args.buffers.gamma, 0, (place.begin + i) * VEC, 1,
+                             gamma[k]);
+    }
+  }
+  const float inverse = 1.0f / static_cast<float>(args.cols);
+  const auto mean_of = [&](int64_t row) {
+    return means != nullptr && row < args.rows ? means[row] : 0.0f;
+  };
+  const auto rstd_of = [&](int64_t row) { return row < args.rows ? rstds[row] : 0.0f; };
+  float next_mean = mean_of(place.team);
+  float next_rstd = rstd_of(place.team);
+  float old_means[kDelay + 1] = {};  // of the rows that are not finished yet, the newest first
+  float old_rstds[kDelay + 1] = {};
+  int slot = 0;      // of `row`
+  int old_slot = 0;  // of the row whose sums are collected
+  int parity = 0;
+  if constexpr (kTeam == Team::kCluster) WaitForCluster(2);
+
+  // value(k, i, e, d): e = x - mean and dy of item k, vector i.
+  const auto apply = [&](int64_t row, const GradientLine& line, float rstd, auto&& value) {
+    T* to = dx + row * args.cols;
+#pragma unroll
+    for (int k = 0; k < kItems; ++k) {
+      const int i = k * blockDim.x + threadIdx.x;
+      if (i < place.count) {
+        float e[VEC];
+        float d[VEC];
+        value(k, i, e, d);
+        float out[VEC];
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+          const float w = d[v] * gamma[k][v];
+          out[v] = w * rstd + (line.offset - e[v] * line.slope);
+          dgamma[k][v] += d[v] * (e[v] * rstd + line.xhat_offset);
+          dbeta[k][v] += d[v];
+        }
+        if (args.buffers.dx != nullptr) StoreAs(to + i * VEC, out);
+      }
+    }
+  };
+  const auto finish = [&](int64_t row, int at) {
+    const float mean = old_means[kDelay];
+    const float rstd = old_rstds[kDelay];
+    if (threadIdx.x < 32) {
+      float sums[kPostNumbers];
+      Collect<kTeam>(args, &mail, at, row, sums);
+      if (threadIdx.x == 0) {
+        lines[at] = LineOf(args.formula, mean, rstd, sums[0], sums[1], sums[2], inverse);
+      }
+    }
+    __syncthreads();
+  };
+  const auto apply_staged = [&](int64_t row, int at) {
+    const float mean = old_means[kDelay];
+    const float rstd = old_rstds[kDelay];
+    const char* from = stages + old_slot * 2 * tensor_bytes;
+    apply(row, lines[at], rstd, [&](int, int i, float(&e)[VEC], float(&d)[VEC]) {
+      Unpack<T>(from + i * kBytes, e);
+      Unpack<T>(from + tensor_bytes + i * kBytes, d);
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) e[v] -= mean;
+    });
+    copy(row + shape.stages * place.teams, old_slot);
+    old_slot = old_slot + 1 == shape.stages ? 0 : old_slot + 1;
+  };
+  const auto age = [&]() {
+#pragma unroll
+    for (int i = kDelay; i > 0; --i) {
+      old_means[i] = old_means[i - 1];
+      old_rstds[i] = old_rstds[i - 1];
+    }
+  };
+
+  int64_t row = place.team;
+  for (int step = 0; row < args.rows; ++step, row += place.teams) {
+    const float mean = next_mean;
+    const float rstd = next_rstd;
+    age();
+    old_means[0] = mean;
+    old_rstds[0] = rstd;
+    next_mean = mean_of(row + place.teams);
+    next_rstd = rstd_of(row + place.teams);
+    WaitForCopies(shape.stages - 1 - kDelay);
+    const char* from = stages + slot * 2 * tensor_bytes;
+    // A block keeps the row in registers; in a team, which needs them otherwise, it stays staged.
+    constexpr bool kKeep = kTeam == Team::kBlock;
+    float e[kKeep ? kItems : 1][VEC];
+    float d[kKeep ? kItems : 1][VEC];
+    float sums[3] = {0, 0, 0};
+#pragma unroll
+    for (int k = 0; k < kItems; ++k) {
+      const int at = kKeep ? k : 0;
+      const int i = k * blockDim.x + threadIdx.x;
+      if (i < place.count) {
+        Unpack<T>(from + i * kBytes, e[at]);
+        Unpack<T>(from + tensor_bytes + i * kBytes, d[at]);
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+          e[at][v] -= mean;
+          const float w = d[at][v] * gamma[k][v];
+          sums[0] += e[at][v];
+          sums[1] += w;
+          sums[2] += w * e[at][v];
+        }
+      }
+    }
+    if constexpr (kKeep) copy(row + shape.stages * place.teams, slot);
+    slot = slot + 1 == shape.stages ? 0 : slot + 1;
+    // Two storages by turns: a thread may still read one when another is a row ahead.
+    BlockSum(sums, &storage[parity]);
+    if constexpr (kTeam == Team::kBlock) {
+      const GradientLine line =
+          LineOf(args.formula, mean, rstd, sums[0], sums[1], sums[2], inverse);
+      apply(row, line, rstd, [&](int k, int, float(&to_e)[VEC], float(&to_d)[VEC]) {
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+          to_e[v] = e[k][v];
+          to_d[v] = d[k][v];
+        }
+      });
+    } else if constexpr (kTeam == Team::kCluster) {
+      // A post lies where that of two rows ago lay, which every block has collected by now.
+      if (step > 0) {
+        WaitForCluster(2);
+        finish(row - place.teams, parity ^ 1);
+      }
+      PostToCluster(&mail, parity, place.rank, shape.blocks, sums);
+      if (step > 0) apply_staged(row - place.teams, parity ^ 1);
+    } else {
+      if (threadIdx.x == 0) {
+        PostToGrid(args.mail + row * kPostNumbers * shape.blocks, place.rank, shape.blocks, sums);
+      }
+      if (step >= kDelay) {
+        const int64_t old = row - kDelay * place.teams;
+        finish(old, parity);
+        apply_staged(old, parity);
+      }
+    }
+    parity ^= 1;
+  }
+  if constexpr (kTeam == Team::kCluster) {
+    if (row > place.team) {
+      age();
+      WaitForCluster(2);
+      finish(row - place.teams, parity ^ 1);
+      apply_staged(row - place.teams, parity ^ 1);
+    }
+    SyncCluster();  // nobody leaves while others read or write its shared memory
+  } else if constexpr (kTeam == Team::kGrid) {
+    for (int64_t old = row - kDelay * place.teams; old < row; old += place.teams) {
+      age();
+      if (old >= place.team) {
+        finish(old, parity);
+        apply_staged(old, parity);
+      }
+      parity ^= 1;
+    }
+  }
+  WaitForCopies<0>();
+  const auto store = [&](const float(&values)[kItems][VEC], float* to) {
+    if (to == nullptr) return;
+    to += place.team * args.cols;
+#pragma unroll
+    for (int k = 0; k < kItems; ++k) {
+      const int i = k * blockDim.x + threadIdx.x;
+      if (i < place.count) StoreAs(to + (place.begin + i) * VEC, values[k]);
+    }
+  };
+  store(dgamma, args.dgamma);
+  store(dbeta, args.dbeta);
+}
+
+using KernelPointer = void (*)(Arguments);
+
+template <typename T, int VEC>
+KernelPointer KernelFor(Team team) {
+  switch (team) {
+    case Team::kBlock:
+      return RingKernel<T, VEC, Team::kBlock>;
+    case Team::kCluster:
+      return RingKernel<T, VEC, Team::kCluster>;
+    case Team::kGrid:
+      return RingKernel<T, VEC, Team::kGrid>;
+  }
+  return nullptr;
+}
+
+template <typename T>
+KernelPointer KernelFor(const RingShape& shape) {
+  return shape.vector == kVectorOf<T> ? KernelFor<T, kVectorOf<T>>(shape.team)
+                                      : KernelFor<T, 4 / sizeof(T)>(shape.team);
+}
+
+KernelPointer KernelFor(DType x, const RingShape& shape) {
+  if (x == DType::kFloat) return KernelFor<float>(shape);
+  return x == DType::kHalf ? KernelFor<__half>(shape) : KernelFor<__nv_bfloat16>(shape);
+}
+
+RingShape ShapeOf(const BackwardPlan& plan, int64_t bytes) {
+  const RowLayout& layout = plan.problem.geometry.rows;
+  const int64_t size = SizeOf(plan.problem.x);
+  return RingShapeOf(layout.rows, layout.cols, size, bytes / size, kNumbers, 2, plan.device);
+}
+
+}  // namespace
+
+RingShape BackwardRingShape(const BackwardPlan& plan) {
+  const BackwardProblem& problem = plan.problem;
+  const RowLayout& layout = problem.geometry.rows;
+  const int64_t row_bytes = layout.cols * SizeOf(problem.x);
+  RingShape none;
+  none.blocks = 0;
+  if (problem.in_double() || !RowParams::Of(layout).by_column || problem.dy != problem.x ||
+      problem.dx != problem.x || row_bytes % 4 != 0) {
+    return none;
+  }
+  RingShape out = ShapeOf(plan, row_bytes % 16 == 0 ? 16 : 4);
+  if (out.blocks != 0 && out.team == Team::kCluster) {
+    const KernelPointer kernel = KernelFor(problem.x, out);
+    const int64_t fit = ClustersThatFit(reinterpret_cast<const void*>(kernel), out);
+    if (fit > 0) out.teams = std::min(layout.rows, fit);
+  }
+  return out;
+}
+
+Status LaunchBackwardRowsRing(const BackwardPlan& plan, const RingShape& shape,
+                              const BackwardBuffers& buffers, float* dgamma, float* dbeta,
+                              void* mail, void* stream, bool* launched) {
+  const BackwardProblem& problem = plan.problem;
+  const RowLayout& layout = problem.geometry.rows;
+  const int64_t bytes = shape.vector * SizeOf(problem.x);
+  *launched = shape.blocks != 0 && AlignedTo(buffers.x, bytes) && AlignedTo(buffers.dy, bytes) &&
+              AlignedTo(buffers.dx, bytes) && AlignedTo(buffers.gamma, bytes);
+  if (!*launched) return Status();
+  Arguments args = {};
+  args.param = problem.param;
+  args.formula = problem.formula;
+  args.rows = layout.rows;
+  args.cols = static_cast<int>(layout.cols);
+  args.shape = shape;
+  args.buffers = buffers;
+  args.dgamma = dgamma;
+  args.dbeta = dbeta;
+  args.mail = static_cast<uint32_t*>(mail);
+  return LaunchRing("normalization gradient of long rows", KernelFor(problem.x, shape), shape,
+                    layout.rows, mail, stream, args);
+}
+
+}  // namespace cuda
+}  // namespace nv_norms

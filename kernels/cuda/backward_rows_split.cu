@@ -1,0 +1,206 @@
+// x is [rows, cols], a statistic a row. Rows too long for any team are cut into tiles and read twice.
+#include "kernels/cuda/gradient_rows.cuh"
+#include "kernels/cuda/launch.cuh"
+
+namespace nv_norms {
+namespace cuda {
+namespace {
+
+constexpr int kSplitThreads = 512;
+constexpr int kSplitItems = 16;  // elements of a tile to a thread
+constexpr int kTileColumns = kSplitThreads * kSplitItems;
+constexpr int kApplyThreads = 256;
+constexpr int kMergeThreads = 256;
+
+struct Arguments : GradientRowArguments {
+  void* tile_sums;  // of tiles: 3 numbers each
+  int tiles;
+};
+
+// The sums of one tile of a row.
+template <typename A, int VEC, typename Types = AnyTypes<A>>
+__global__ void __launch_bounds__(kSplitThreads)
+    TileSumsKernel(const __grid_constant__ Arguments args) {
+  constexpr int kItems = kSplitItems / VEC;
+  __shared__ BlockStorage<3, A> storage;
+  const int64_t row = blockIdx.x / args.tiles;
+  const int64_t from = static_cast<int64_t>(blockIdx.x % args.tiles) * kTileColumns;
+  const int cols = static_cast<int>(min(static_cast<int64_t>(kTileColumns), args.cols - from));
+  const A mean = StoredMean<A>(args.buffers, args.stat, row);
+  GradientRow<A, VEC, kItems, Types> data;
+  data.Load(args, row * args.cols + from, cols, kSplitThreads, threadIdx.x, mean);
+  A gamma[kItems][VEC];
+  LoadGamma<A, VEC, kItems, Types>(args, row, from, cols, kSplitThreads, threadIdx.x, gamma);
+  A sums[3] = {0, 0, 0};
+  AddSums(data, gamma, sums);
+  BlockSum(sums, &storage);
+  if (threadIdx.x < 3) {
+    static_cast<A*>(args.tile_sums)[int64_t{3} * blockIdx.x + threadIdx.x] =
+        threadIdx.x == 0   ? sums[0]
+        : threadIdx.x == 1 ? sums[1]
+                           : sums[2];
+  }
+}
+
+// A block to a row: the sums of its tiles to the terms of the input gradient.
+template <typename A>
+__global__ void __launch_bounds__(kMergeThreads)
+    MergeTilesKernel(const __grid_constant__ Arguments args) {
+  __shared__ BlockStorage<3, double> storage;
+  const int64_t row = blockIdx.x;
+  const A* from = static_cast<const A*>(args.tile_sums) + row * args.tiles * 3;
+  double sums[3] = {0, 0, 0};
+  for (int64_t i = threadIdx.x; i < args.tiles; i += kMergeThreads) {
+    for (int n = 0; n < 3; ++n) sums[n] += from[3 * i + n];
+  }
+  BlockSum(sums, &storage);
+  if (threadIdx.x != 0) return;
+  const A mean = StoredMean<A>(args.buffers, args.stat, row);
+  const A rstd = LoadOne<A>(args.stat, args.buffers.rstd, row);
+  static_cast<GradientTerms<A>*>(args.terms)[row] =
+      TermsOf<A, double>(args.formula, mean, rstd, sums[0], sums[1], sums[2], args.cols);
+}
+
+// A thread to some columns, which goes through some of the rows: gamma is read once, and dgamma and
+// dbeta are summed on the way.
+template <typename A, int VEC, typename Types = AnyTypes<A>>
+__global__ void __launch_bounds__(kApplyThreads)
+    ApplyKernel(const __grid_constant__ Arguments args, int64_t rows_per_chunk) {
+  const int64_t c = (static_cast<int64_t>(blockIdx.x) * kApplyThreads + threadIdx.x) * VEC;
+  if (c >= args.cols) return;
+  const auto* terms = static_cast<const GradientTerms<A>*>(args.terms);
+  A gamma[VEC];
+  const auto load_gamma = [&](int64_t row) {
+    LoadParams<A, VEC, typename Types::P>(args.params, args.param, args.buffers.gamma, row, c, 1,
+                                          gamma);
+  };
+  if (args.params.by_column) load_gamma(0);
+  A dgamma[VEC] = {};
+  A dbeta[VEC] = {};
+  constexpr int kBatch = 2;  // rows loaded before the first is used
+  const int64_t begin = blockIdx.y * rows_per_chunk;
+  const int64_t end = min(begin + rows_per_chunk, args.rows);
+  for (int64_t start = begin; start < end; start += kBatch) {
+    A x[kBatch][VEC];
+    A dy[kBatch][VEC];
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int64_t at = (start + j) * args.cols + c;
+      if (start + j < end) {
+        LoadVector<A, VEC, typename Types::X>(args.x, args.buffers.x, at, x[j]);
+        LoadVector<A, VEC, typename Types::X>(args.dy, args.buffers.dy, at, dy[j]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int64_t row = start + j;
+      if (row >= end) break;
+      if (!args.params.by_column) load_gamma(row);
+      const GradientTerms<A> t = terms[row];
+      A dx[VEC];
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) {
+        dx[v] = t.rstd * (dy[j][v] * gamma[v] - t.w_mean - ((x[j][v] - t.high) - t.low) * t.slope);
+        dgamma[v] += dy[j][v] * (((x[j][v] - t.xhat_high) - t.xhat_low) * t.rstd);
+        dbeta[v] += dy[j][v];
+      }
+      if (args.buffers.dx != nullptr) {
+        StoreVector<A, VEC, typename Types::X>(args.dx, args.buffers.dx, row * args.cols + c, dx);
+      }
+    }
+  }
+#pragma unroll
+  for (int v = 0; v < VEC; ++v) {
+    const int64_t at = static_cast<int64_t>(blockIdx.y) * args.cols + c + v;
+    if (args.dgamma != nullptr) static_cast<A*>(args.dgamma)[at] = dgamma[v];
+    if (args.dbeta != nullptr) static_cast<A*>(args.dbeta)[at] = dbeta[v];
+  }
+}
+
+// The kernels for the sums of tiles and for the input gradient of split rows.
+struct SplitKernels {
+  void (*sums)(Arguments);
+  void (*apply)(Arguments, int64_t);
+};
+
+template <typename A, typename Types>
+SplitKernels SplitKernelsOf(int vector) {
+  if (vector == 4) return {TileSumsKernel<A, 4, Types>, ApplyKernel<A, 4, Types>};
+  return {TileSumsKernel<A, 1, Types>, ApplyKernel<A, 1, Types>};
+}
+
+template <typename A>
+SplitKernels SplitKernelsFor(const BackwardProblem& problem, int vector) {
+  if constexpr (sizeof(A) == 4) {
+    if (UsualTypes(problem)) {
+      if (problem.x == DType::kFloat) return SplitKernelsOf<A, FixedTypes<float>>(vector);
+      if (problem.x == DType::kHalf) return SplitKernelsOf<A, FixedTypes<__half>>(vector);
+      return SplitKernelsOf<A, FixedTypes<__nv_bfloat16>>(vector);
+    }
+  }
+  return SplitKernelsOf<A, AnyTypes<A>>(vector);
+}
+
+int64_t TilesOf(const BackwardProblem& problem) {
+  return CeilDiv(problem.geometry.rows.cols, kTileColumns);
+}
+
+template <typename A>
+Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, void* terms,
+                void* tile_sums, void* dgamma, void* dbeta, void* stream) {
+  const BackwardProblem& problem = plan.problem;
+  const int vector = VectorFor(problem, buffers);
+  Arguments args = {};
+  static_cast<GradientRowArguments&>(args) = GradientRowArguments::Of(problem, buffers);
+  args.terms = terms;
+  args.dgamma = dgamma;
+  args.dbeta = dbeta;
+  args.tile_sums = tile_sums;
+  args.tiles = static_cast<int>(TilesOf(problem));
+  const SplitKernels kernels = SplitKernelsFor<A>(problem, vector);
+  NV_NORMS_RETURN_IF_ERROR(LaunchKernel("gradient sums of tiles", kernels.sums,
+                                        static_cast<unsigned>(args.rows * args.tiles),
+                                        kSplitThreads, 0, 1, stream, args));
+  NV_NORMS_RETURN_IF_ERROR(LaunchKernel("merging of tiles", MergeTilesKernel<A>,
+                                        static_cast<unsigned>(args.rows), kMergeThreads, 0, 1,
+                                        stream, args));
+  if (buffers.dx == nullptr && dgamma == nullptr && dbeta == nullptr) return Status();
+  const int64_t chunks = SplitPartials(plan);
+  return LaunchKernel("normalization gradient of split rows", kernels.apply,
+                      dim3(static_cast<unsigned>(CeilDiv(args.cols, kApplyThreads * vector)),
+                           static_cast<unsigned>(chunks)),
+                      kApplyThreads, 0, 1, stream, args, CeilDiv(args.rows, chunks));
+}
+
+}  // namespace
+
+bool BackwardSplitFits(const BackwardProblem& problem) {
+  const RowLayout& layout = problem.geometry.rows;
+  return layout.cols < kMostColumns && layout.rows * TilesOf(problem) < kMostColumns;
+}
+
+// Chunks of rows in the second pass; shape and device alone decide. The last one may be short, none
+// is empty.
+int64_t SplitPartials(const BackwardPlan& plan) {
+  const RowLayout& layout = plan.problem.geometry.rows;
+  const int64_t strips = CeilDiv(layout.cols, kApplyThreads * 4);
+  const int64_t chunks =
+      std::min<int64_t>({layout.rows, 1024, CeilDiv(16 * plan.device.multiprocessors, strips)});
+  return CeilDiv(layout.rows, CeilDiv(layout.rows, chunks));
+}
+
+int64_t BackwardSplitBytes(const BackwardProblem& problem) {
+  return Align16(problem.geometry.rows.rows * TilesOf(problem) * 3 *
+                 SizeOfNumber(problem.in_double()));
+}
+
+Status LaunchBackwardRowsSplit(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                               void* terms, void* tile_sums, void* dgamma, void* dbeta,
+                               void* stream) {
+  return plan.problem.in_double()
+             ? LaunchAs<double>(plan, buffers, terms, tile_sums, dgamma, dbeta, stream)
+             : LaunchAs<float>(plan, buffers, terms, tile_sums, dgamma, dbeta, stream);
+}
+
+}  // namespace cuda
+}  // namespace nv_norms

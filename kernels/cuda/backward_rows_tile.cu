@@ -1,0 +1,257 @@
+// x is [rows, cols] of up to 512 columns. A warp goes through tiles of rows; while it works on
+// one, x and dy of the next ones are on their way to shared memory. gamma and the columns' sums for
+// dgamma and dbeta stay in registers.
+#include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/tile.cuh"
+
+namespace nv_norms {
+namespace cuda {
+namespace {
+
+constexpr int kStages = 3;
+constexpr int kTileBytes = 2048;  // at most, where a tile has more than one row
+constexpr int kColumns = 512;     // at most, of a row
+
+// Blocks to a multiprocessor, by the numbers that a lane keeps.
+template <int NUMBERS, bool kDirect>
+constexpr int kResident = NUMBERS <= 8 ? 5 : kDirect ? 4 : 3;
+
+struct Arguments {
+  DType param;
+  Formula formula;
+  int64_t rows;
+  int cols;
+  TileShape shape;
+  BackwardBuffers buffers;
+  float* dgamma;  // partial sums [blocks, cols], where wanted
+  float* dbeta;
+};
+
+// kDirect: rows are aligned to vectors of 16 bytes and dx is stored from registers; else it takes
+// x's place in shared memory and leaves as a tile.
+template <typename T, int VEC, int ITEMS, bool kDirect>
+__global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
+    TileKernel(const __grid_constant__ Arguments args) {
+  extern __shared__ uint4 stages[];  // [warps][kStages][x tile, dy tile, means, rstds]
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  const TileShape& shape = args.shape;
+  const int lanes = shape.lanes;
+  const int rank = lane & (lanes - 1);
+  const int group = lane / lanes;
+  const int groups = 32 / lanes;
+  const int cols = args.cols;
+  const int stage_bytes = 2 * shape.bytes + (8 * shape.rows + 15) / 16 * 16;
+  char* stage = reinterpret_cast<char*>(stages) + warp * kStages * stage_bytes;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kTileWarps * shape.rows;
+  int64_t first = (static_cast<int64_t>(blockIdx.x) * kTileWarps + warp) * shape.rows;
+  const auto copy = [&](int64_t row, int slot) {
+    char* to = stage + slot * stage_bytes;
+    CopyTile(to, static_cast<const T*>(args.buffers.x), row, args.rows, shape.rows, cols,
+             shape.bytes, lane);
+    CopyTile(to + shape.bytes, static_cast<const T*>(args.buffers.dy), row, args.rows, shape.rows,
+             cols, shape.bytes, lane);
+    float* means = reinterpret_cast<float*>(to + 2 * shape.bytes);
+    for (int r = lane; r < shape.rows && row + r < args.rows; r += 32) {
+      if (args.buffers.mean != nullptr) {
+        CopyAsync<4>(means + r, static_cast<const float*>(args.buffers.mean) + row + r);
+      }
+      CopyAsync<4>(means + shape.rows + r,
+                   static_cast<const float*>(args.buffers.rstd) + row + r);
+    }
+    CommitCopies();
+  };
+#pragma unroll
+  for (int s = 0; s < kStages - 1; ++s) copy(first + s * step, s);
+  float gamma[ITEMS][VEC];
+  float dgamma[ITEMS][VEC] = {};
+  float dbeta[ITEMS][VEC] = {};
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    const int c = ColumnOf<VEC>(i, lanes, rank);
+    if (c < cols) LoadParams<float, VEC>({}, args.param, args.buffers.gamma, 0, c, 1, gamma[i]);
+  }
+  const float inverse = 1.0f / static_cast<float>(cols);
+  int at = 0;
+  for (; first < args.rows; first += step) {
+    copy(first + (kStages - 1) * step, at == 0 ? kStages - 1 : at - 1);
+    WaitForCopies<kStages - 1>();
+    __syncwarp();
+    T* x_tile = reinterpret_cast<T*>(stage + at * stage_bytes);
+    const T* dy_tile = reinterpret_cast<const T*>(stage + at * stage_bytes + shape.bytes);
+    const float* means =
+        reinterpret_cast<const float*>(stage + at * stage_bytes + 2 * shape.bytes);
+    for (int r = group; r < shape.rows; r += groups) {
+      // Rows beyond the last are computed from what lies there, and not used.
+      const int64_t row = first + r;
+      const bool valid = row < args.rows;
+      const float mean = args.buffers.mean != nullptr ? means[r] : 0.0f;
+      const float rstd = means[shape.rows + r];
+      float e[ITEMS][VEC];
+      float d[ITEMS][VEC];
+      float sums[3] = {0, 0, 0};
+#pragma unroll
+      for (int i = 0; i < ITEMS; ++i) {
+        const int c = ColumnOf<VEC>(i, lanes, rank);
+        if (c < cols) {
+          Unpack<T>(x_tile + r * cols + c, e[i]);
+          Unpack<T>(dy_tile + r * cols + c, d[i]);
+#pragma unroll
+          for (int v = 0; v < VEC; ++v) {
+            e[i][v] -= mean;
+            const float w = d[i][v] * gamma[i][v];
+            sums[0] += e[i][v];
+            sums[1] += w;
+            sums[2] += w * e[i][v];
+          }
+        }
+      }
+      WarpSum(sums, lanes);
+      const GradientLine line =
+          LineOf(args.formula, mean, rstd, sums[0], sums[1], sums[2], inverse);
+      if (valid) {
+        T* dx = static_cast<T*>(args.buffers.dx) + row * cols;
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) {
+          const int c = ColumnOf<VEC>(i, lanes, rank);
+          if (c < cols) {
+            float out[VEC];
+#pragma unroll
+            for (int v = 0; v < VEC; ++v) {
+              const float w = d[i][v] * gamma[i][v];
+              out[v] = w * rstd + (line.offset - e[i][v] * line.slope);
+              dgamma[i][v] += d[i][v] * (e[i][v] * rstd + line.xhat_offset);
+              dbeta[i][v] += d[i][v];
+            }
+            if constexpr (kDirect) {
+              if (args.buffers.dx != nullptr) StoreAs(dx + c, out);
+            } else {
+              StoreAs(x_tile + r * cols + c, out);
+            }
+          }
+        }
+      }
+    }
+    __syncwarp();
+    if constexpr (!kDirect) {
+      if (args.buffers.dx != nullptr) {
+        StoreTile(static_cast<T*>(args.buffers.dx), x_tile, first, args.rows, shape.rows, cols,
+                  shape.bytes, lane);
+        __syncwarp();
+      }
+    }
+    at = at == kStages - 1 ? 0 : at + 1;
+  }
+  if (args.dgamma == nullptr && args.dbeta == nullptr) return;
+  // The lanes of a column, then the warps, are added in order.
+  WaitForCopies<0>();
+  __syncthreads();
+  float* sums = reinterpret_cast<float*>(stages);  // [warps][2][cols]
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) {
+      for (int other = lanes; other < 32; other *= 2) {
+        dgamma[i][v] += __shfl_xor_sync(0xffffffffu, dgamma[i][v], other);
+        dbeta[i][v] += __shfl_xor_sync(0xffffffffu, dbeta[i][v], other);
+      }
+      const int c = ColumnOf<VEC>(i, lanes, rank) + v;
+      if (group == 0 && c < cols) {
+        sums[2 * warp * cols + c] = dgamma[i][v];
+        sums[(2 * warp + 1) * cols + c] = dbeta[i][v];
+      }
+    }
+  }
+  __syncthreads();
+  for (int c = threadIdx.x; c < cols; c += kTileThreads) {
+    float dgamma_sum = 0;
+    float dbeta_sum = 0;
+    for (int w = 0; w < kTileWarps; ++w) {
+      dgamma_sum += sums[2 * w * cols + c];
+      dbeta_sum += sums[(2 * w + 1) * cols + c];
+    }
+    const int64_t to = static_cast<int64_t>(blockIdx.x) * cols + c;
+    if (args.dgamma != nullptr) args.dgamma[to] = dgamma_sum;
+    if (args.dbeta != nullptr) args.dbeta[to] = dbeta_sum;
+  }
+}
+
+using KernelPointer = void (*)(Arguments);
+
+template <typename T, int VEC, bool kDirect>
+KernelPointer KernelFor(int numbers) {
+  if constexpr (kDirect) {
+    if (numbers <= 8) return TileKernel<T, VEC, 8 / VEC, kDirect>;
+  }
+  return TileKernel<T, VEC, 16 / VEC, kDirect>;
+}
+
+template <typename T>
+KernelPointer KernelFor(int vector, int numbers) {
+  constexpr int kVector = kVectorOf<T>;
+  if (vector == kVector) return KernelFor<T, kVector, true>(numbers);
+  if (vector == 4) return KernelFor<T, std::min(4, kVector / 2), false>(numbers);
+  if (vector == 2) return KernelFor<T, 2, false>(numbers);
+  return KernelFor<T, 1, false>(numbers);
+}
+
+TileShape ShapeOf(const BackwardPlan& plan, bool params_aligned) {
+  const RowLayout& layout = plan.problem.geometry.rows;
+  return TileShapeOf(layout.rows, layout.cols, SizeOf(plan.problem.x), params_aligned,
+                     16 * plan.device.multiprocessors, kTileBytes);
+}
+
+}  // namespace
+
+bool SuitsTiles(const BackwardPlan& plan) {
+  const BackwardProblem& problem = plan.problem;
+  const RowLayout& layout = problem.geometry.rows;
+  return layout.cols <= kColumns && problem.dy == problem.x && problem.dx == problem.x &&
+         !problem.in_double() && RowParams::Of(layout).by_column &&
+         ShapeOf(plan, true).bytes <= kTileBytes;
+}
+
+int64_t TilePartials(const BackwardPlan& plan) {
+  const TileShape shape = ShapeOf(plan, true);
+  const bool direct = shape.vector * SizeOf(plan.problem.x) == 16;
+  const int64_t resident = !direct                              ? kResident<16, false>
+                           : shape.items * shape.vector > 8 ? kResident<16, true>
+                                                                : kResident<8, true>;
+  return std::min(CeilDiv(CeilDiv(plan.problem.geometry.rows.rows, shape.rows), kTileWarps),
+                  resident * plan.device.multiprocessors);
+}
+
+Status LaunchBackwardRowsTile(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                              int64_t partials, float* dgamma, float* dbeta, void* stream,
+                              bool* launched) {
+  const BackwardProblem& problem = plan.problem;
+  const RowLayout& layout = problem.geometry.rows;
+  const TileShape shape = ShapeOf(plan, AlignedTo(buffers.gamma, 16));
+  *launched = SuitsTiles(plan) && shape.bytes <= kTileBytes && AlignedTo(buffers.x, 16) &&
+              AlignedTo(buffers.dy, 16) && AlignedTo(buffers.dx, 16);
+  if (!*launched) return Status();
+  Arguments args = {};
+  args.param = problem.param;
+  args.formula = problem.formula;
+  args.rows = layout.rows;
+  args.cols = static_cast<int>(layout.cols);
+  args.shape = shape;
+  args.buffers = buffers;
+  args.dgamma = dgamma;
+  args.dbeta = dbeta;
+  const int numbers = shape.items * shape.vector;
+  const auto kernel = problem.x == DType::kFloat  ? KernelFor<float>(shape.vector, numbers)
+                      : problem.x == DType::kHalf ? KernelFor<__half>(shape.vector, numbers)
+                                                  : KernelFor<__nv_bfloat16>(shape.vector, numbers);
+  const int64_t staged =
+      int64_t{kTileWarps} * kStages * (2 * shape.bytes + Align16(8 * shape.rows));
+  const int64_t shared = std::max<int64_t>(staged, 2 * kTileWarps * layout.cols * 4);
+  const char* name = "normalization gradient of short rows";
+  NV_NORMS_RETURN_IF_ERROR(AllowShared(kernel, shared, name));
+  return LaunchKernel(name, kernel, static_cast<unsigned>(partials), kTileThreads,
+                      static_cast<size_t>(shared), 1, stream, args);
+}
+
+}  // namespace cuda
+}  // namespace nv_norms

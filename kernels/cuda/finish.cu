@@ -1,0 +1,66 @@
+// Adds up partial sums of parameter gradients, in an order that depends on their number alone.
+#include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/launch.cuh"
+
+namespace nv_norms {
+namespace cuda {
+namespace {
+
+// 8 columns are a sector of 32 bytes; there are often fewer columns than would fill the GPU.
+constexpr int kColumns = 8;
+constexpr int kRows = 64;
+constexpr int kBatch = 8;  // numbers of a thread under way
+
+template <typename A>
+__global__ void __launch_bounds__(kColumns* kRows)
+    FinishKernel(const A* dgamma_partials, const A* dbeta_partials, int64_t partials, int64_t cols,
+                 DType type, void* dgamma, void* dbeta) {
+  __shared__ double sums[kRows][kColumns];
+  const A* from = blockIdx.y == 0 ? dgamma_partials : dbeta_partials;
+  void* to = blockIdx.y == 0 ? dgamma : dbeta;
+  if (to == nullptr) return;
+  const int64_t c = static_cast<int64_t>(blockIdx.x) * kColumns + threadIdx.x;
+  double sum = 0;
+  if (c < cols) {
+    for (int64_t start = threadIdx.y; start < partials; start += kBatch * kRows) {
+      A batch[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int64_t row = start + i * kRows;
+        batch[i] = row < partials ? from[row * cols + c] : A(0);
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) sum += batch[i];
+    }
+  }
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+#pragma unroll
+  for (int half = kRows / 2; half > 0; half /= 2) {
+    if (threadIdx.y < half) {
+      sums[threadIdx.y][threadIdx.x] += sums[threadIdx.y + half][threadIdx.x];
+    }
+    __syncthreads();
+  }
+  if (threadIdx.y == 0 && c < cols) StoreOne<double>(type, to, c, sums[0][threadIdx.x]);
+}
+
+}  // namespace
+
+Status LaunchFinish(const BackwardProblem& problem, const BackwardBuffers& buffers,
+                    const void* dgamma, const void* dbeta, int64_t partials, void* stream) {
+  const int64_t cols = problem.geometry.rows.cols;
+  const dim3 grid(static_cast<unsigned>(CeilDiv(cols, kColumns)), 2);
+  const dim3 block(kColumns, kRows);
+  const auto launch = [&](auto* kernel, auto* tag) {
+    using A = std::remove_pointer_t<decltype(tag)>;
+    return LaunchKernel("sums of parameter gradients", kernel, grid, block, 0, 1, stream,
+                        static_cast<const A*>(dgamma), static_cast<const A*>(dbeta), partials, cols,
+                        problem.dparam, buffers.dgamma, buffers.dbeta);
+  };
+  return problem.in_double() ? launch(FinishKernel<double>, static_cast<double*>(nullptr))
+                             : launch(FinishKernel<float>, static_cast<float*>(nullptr));
+}
+
+}  // namespace cuda
+}  // namespace nv_norms

@@ -1,0 +1,365 @@
+// x is [rows, cols]. A team of blocks has a row at a time; x is read once, gamma and beta stay in
+// registers.
+#include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/ring.cuh"
+
+namespace nv_norms {
+namespace cuda {
+namespace {
+
+// Of a row, to a thread that copies 16 bytes at once, or 4.
+constexpr int kNumbers = 32;
+constexpr int kNarrowNumbers = 16;
+
+struct Arguments {
+  DType param;
+  Formula formula;
+  float epsilon;
+  int64_t rows;
+  int cols;
+  RingShape shape;
+  ForwardBuffers buffers;
+  uint32_t* mail;  // [rows][kPostNumbers][blocks], for teams of the grid
+};
+
+// (x - shift) * rstd + offset is xhat.
+struct Line {
+  float shift;
+  float rstd;
+  float offset;
+};
+
+// A row's statistics; mean = shift + low.
+__device__ __forceinline__ Line LineOf(const Arguments& args, int64_t row, float shift, float low,
+                                       float variance, bool store) {
+  Line out;
+  out.shift = shift;
+  out.rstd = InverseRoot(variance + args.epsilon);
+  out.offset = args.formula == Formula::kScaleOnly ? shift * out.rstd : -low * out.rstd;
+  if (store) {
+    if (args.buffers.mean != nullptr) static_cast<float*>(args.buffers.mean)[row] = shift + low;
+    static_cast<float*>(args.buffers.rstd)[row] = out.rstd;
+  }
+  return out;
+}
+
+// All posts of a row to its statistics, in one warp. A post is the mean in two parts and the sum of
+// squares about it, of the numbers of a block.
+template <Team kTeam>
+__device__ __forceinline__ Line Collect(const Arguments& args, const ClusterMail* mail, int parity,
+                                        int64_t row, int share, bool store) {
+  const int blocks = args.shape.blocks;
+  const auto post = [&](int n, int block) {
+    if constexpr (kTeam == Team::kCluster) return mail->posts[parity][n][block];
+    return WaitForPost(args.mail + (row * kPostNumbers + n) * blocks + block);
+  };
+  const auto mean_of = [&](int block) { return static_cast<double>(post(0, block)) + post(1, block); };
+  const auto count_of = [&](int block) {
+    return static_cast<double>(max(0, min(share, args.cols - block * share)));
+  };
+  const double count = args.cols;
+  const int lane = threadIdx.x % 32;
+  double mean[1] = {0};
+  if (args.formula != Formula::kRms) {
+#pragma unroll 1
+    for (int block = lane; block < blocks; block += 32) mean[0] += count_of(block) * mean_of(block);
+    WarpSum(mean, 32);
+    mean[0] /= count;
+  }
+  double m2[1] = {0};
+#pragma unroll 1
+  for (int block = lane; block < blocks; block += 32) {
+    const double step = mean_of(block) - mean[0];
+    m2[0] += post(2, block) + count_of(block) * step * step;
+  }
+  WarpSum(m2, 32);
+  const float shift = static_cast<float>(mean[0]);
+  return LineOf(args, row, shift, static_cast<float>(mean[0] - shift),
+                static_cast<float>(m2[0] / count), store);
+}
+
+template <typename T, typename Y, int VEC, int NUMBERS, Team kTeam>
+__global__ void __launch_bounds__(kRingThreads, 1)
+    RingKernel(const __grid_constant__ Arguments args) {
+  extern __shared__ uint4 ring[];  // [stages][share]
+  __shared__ BlockStorage<1, float> first_storage;
+  __shared__ BlockStorage<2, float> second_storage[2];
+  __shared__ ClusterMail mail;
+  __shared__ Line lines[2];
+  constexpr int kItems = NUMBERS / VEC;
+  constexpr int kBytes = VEC * sizeof(T);
+  constexpr int kDelay = kLag<kTeam>;
+  if constexpr (kTeam == Team::kCluster) ArriveAtCluster(2);
+  const RingShape& shape = args.shape;
+  const RingPlace place = PlaceOf<kTeam>(shape.blocks, shape.share, args.cols / VEC);
+  const int stage_bytes = (shape.share * kBytes + 15) / 16 * 16;
+  char* const stages = reinterpret_cast<char*>(ring);
+  const T* x = static_cast<const T*>(args.buffers.x) + place.begin * VEC;
+  Y* y = static_cast<Y*>(args.buffers.y) + place.begin * VEC;
+
+  const auto copy = [&](int64_t row, int slot) {
+    if (row < args.rows) {
+      const T* from = x + row * args.cols;
+      char* to = stages + slot * stage_bytes;
+#pragma unroll
+      for (int k = 0; k < kItems; ++k) {
+        const int i = k * blockDim.x + threadIdx.x;
+        if (i < place.count) CopyAsync<kBytes>(to + i * kBytes, from + i * VEC);
+      }
+    }
+    CommitCopies();
+  };
+  for (int s = 0; s < shape.stages; ++s) copy(place.team + s * place.teams, s);
+  float gamma[kItems][VEC];
+  float beta[kItems][VEC];
+#pragma unroll
+  for (int k = 0; k < kItems; ++k) {
+    const int i = k * blockDim.x + threadIdx.x;
+    if (i < place.count) {
+      const int c = (place.begin + i) * VEC;
+      LoadParams<float, VEC>({}, args.param, args.buffers.gamma, 0, c, 1, gamma[k]);
+      LoadParams<float, VEC>({}, args.param, args.buffers.beta, 0, c, 0, beta[k]);
+    }
+  }
+  const bool center = args.formula != Formula::kRms;  // the statistics, at least
+  const int numbers = place.count * VEC;
+  const float inverse = numbers > 0 ? 1.0f / static_cast<float>(numbers) : 0.0f;
+  const auto pivot_of = [&](int64_t row) {
+    return center && row < args.rows && numbers > 0 ? To<float>::Of(x[row * args.cols]) : 0.0f;
+  };
+  float next_pivot = pivot_of(place.team);
+  int slot = 0;      // of `row`
+  int old_slot = 0;  // of the row whose statistics are collected
+  int parity = 0;
+  if constexpr (kTeam == Team::kCluster) WaitForCluster(2);
+
+  const auto normalize = [&](int64_t row, const Line& line, auto&& value) {
+    Y* to = y + row * args.cols;
+#pragma unroll
+    for (int k = 0; k < kItems; ++k) {
+      const int i = k * blockDim.x + threadIdx.x;
+      if (i < place.count) {
+        float v[VEC];
+        value(k, i, v);
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) {
+          v[j] = (v[j] * line.rstd + line.offset) * gamma[k][j] + beta[k][j];
+        }
+        StoreAs(to + i * VEC, v);
+      }
+    }
+  };
+  const auto finish = [&](int64_t row, int at) {
+    if (threadIdx.x < 32) {
+      const bool store = place.rank == 0 && threadIdx.x == 0;
+      const Line line =
+          Collect<kTeam>(args, &mail, at, row, shape.share * VEC, store);
+      if (threadIdx.x == 0) lines[at] = line;
+    }
+    __syncthreads();
+    return lines[at];
+  };
+  const auto normalize_staged = [&](int64_t row, const Line& line) {
+    const char* from = stages + old_slot * stage_bytes;
+    normalize(row, line, [&](int, int i, float(&v)[VEC]) {
+      Unpack<T>(from + i * kBytes, v);
+#pragma unroll
+      for (int j = 0; j < VEC; ++j) v[j] -= line.shift;
+    });
+    copy(row + shape.stages * place.teams, old_slot);
+    old_slot = old_slot + 1 == shape.stages ? 0 : old_slot + 1;
+  };
+
+  int64_t row = place.team;
+  for (int step = 0; row < args.rows; ++step, row += place.teams) {
+    WaitForCopies(shape.stages - 1 - kDelay);
+    const char* from = stages + slot * stage_bytes;
+    // A block keeps the row in registers; in a team, which needs them otherwise, it stays staged.
+    constexpr bool kKeep = kTeam == Team::kBlock;
+    float kept[kKeep ? kItems : 1][VEC];
+    if constexpr (kKeep) {
+#pragma unroll
+      for (int k = 0; k < kItems; ++k) {
+        const int i = k * blockDim.x + threadIdx.x;
+        if (i < place.count) Unpack<T>(from + i * kBytes, kept[k]);
+      }
+    }
+    const float pivot = next_pivot;
+    next_pivot = pivot_of(row + place.teams);
+    if constexpr (kKeep) copy(row + shape.stages * place.teams, slot);
+    slot = slot + 1 == shape.stages ? 0 : slot + 1;
+    // Calls use(k, j, v) for this thread's numbers v of the row.
+    const auto for_each = [&](auto&& use) {
+#pragma unroll
+      for (int k = 0; k < kItems; ++k) {
+        const int i = k * blockDim.x + threadIdx.x;
+        if (i < place.count) {
+          float read[VEC];
+          if constexpr (!kKeep) Unpack<T>(from + i * kBytes, read);
+#pragma unroll
+          for (int j = 0; j < VEC; ++j) use(k * VEC + j, *(kKeep ? &kept[kKeep ? k : 0][j] : &read[j]));
+        }
+      }
+    };
+
+    float shift = 0;
+    if (center) {
+      float parts[4] = {0, 0, 0, 0};
+      for_each([&](int n, float& v) { parts[n % 4] += v - pivot; });
+      float sum[1] = {(parts[0] + parts[1]) + (parts[2] + parts[3])};
+      BlockSum(sum, &first_storage);
+      shift = pivot + sum[0] * inverse;
+    }
+    float parts[4] = {0, 0, 0, 0};
+    for_each([&](int n, float& v) {
+      v -= shift;
+      parts[n % 2] += v;
+      parts[2 + n % 2] += v * v;
+    });
+    float sums[2] = {parts[0] + parts[1], parts[2] + parts[3]};
+    // Two storages by turns: a thread may still read one when another is a row ahead.
+    BlockSum(sums, &second_storage[parity]);
+    float low = 0;
+    float m2 = sums[1];
+    if (center) {
+      low = sums[0] * inverse;
+      m2 -= sums[0] * low;
+      m2 = m2 < 0 ? 0.0f : m2;  // keeps NaN
+    }
+    if constexpr (kTeam == Team::kBlock) {
+      const Line line = LineOf(args, row, shift, low, m2 * inverse, threadIdx.x == 0);
+      normalize(row, line, [&](int k, int, float(&v)[VEC]) {
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) v[j] = kept[k][j];
+      });
+    } else {
+      const float post[kPostNumbers] = {shift, low, m2};
+      if constexpr (kTeam == Team::kCluster) {
+        // A post lies where that of two rows ago lay, which every block has collected by now.
+        if (step > 0) {
+          WaitForCluster(2);
+          const Line line = finish(row - place.teams, parity ^ 1);
+          PostToCluster(&mail, parity, place.rank, shape.blocks, post);
+          normalize_staged(row - place.teams, line);
+        } else {
+          PostToCluster(&mail, parity, place.rank, shape.blocks, post);
+        }
+      } else {
+        if (threadIdx.x == 0) {
+          PostToGrid(args.mail + row * kPostNumbers * shape.blocks, place.rank, shape.blocks, post);
+        }
+        if (step >= kDelay) {
+          const int64_t old = row - kDelay * place.teams;
+          normalize_staged(old, finish(old, parity));
+        }
+      }
+    }
+    parity ^= 1;
+  }
+  if constexpr (kTeam == Team::kCluster) {
+    if (row > place.team) {
+      WaitForCluster(2);
+      normalize_staged(row - place.teams, finish(row - place.teams, parity ^ 1));
+    }
+    SyncCluster();  // nobody leaves while others read or write its shared memory
+  } else if constexpr (kTeam == Team::kGrid) {
+    for (int64_t old = row - kDelay * place.teams; old < row; old += place.teams) {
+      if (old >= place.team) normalize_staged(old, finish(old, parity));
+      parity ^= 1;
+    }
+  }
+  WaitForCopies<0>();
+}
+
+using KernelPointer = void (*)(Arguments);
+
+template <typename T, typename Y, int VEC, int NUMBERS>
+KernelPointer KernelFor(Team team) {
+  switch (team) {
+    case Team::kBlock:
+      return RingKernel<T, Y, VEC, NUMBERS, Team::kBlock>;
+    case Team::kCluster:
+      return RingKernel<T, Y, VEC, NUMBERS, Team::kCluster>;
+    case Team::kGrid:
+      return RingKernel<T, Y, VEC, NUMBERS, Team::kGrid>;
+  }
+  return nullptr;
+}
+
+// Null where there is none for these types.
+template <typename T>
+KernelPointer KernelFor(DType x, DType y, const RingShape& shape) {
+  constexpr int kVector = kVectorOf<T>;
+  if (shape.vector != kVector) {
+    return x == y ? KernelFor<T, T, 4 / sizeof(T), kNarrowNumbers>(shape.team) : nullptr;
+  }
+  if (x == y) return KernelFor<T, T, kVector, kNumbers>(shape.team);
+  if constexpr (std::is_same_v<T, float>) {
+    return y == DType::kHalf ? KernelFor<T, __half, kVector, kNumbers>(shape.team)
+                             : KernelFor<T, __nv_bfloat16, kVector, kNumbers>(shape.team);
+  } else {
+    return y == DType::kFloat ? KernelFor<T, float, kVector, kNumbers>(shape.team) : nullptr;
+  }
+}
+
+KernelPointer KernelFor(DType x, DType y, const RingShape& shape) {
+  if (x == DType::kFloat) return KernelFor<float>(x, y, shape);
+  if (x == DType::kHalf) return KernelFor<__half>(x, y, shape);
+  if (x == DType::kBfloat16) return KernelFor<__nv_bfloat16>(x, y, shape);
+  return nullptr;
+}
+
+RingShape ShapeOf(const ForwardPlan& plan, bool wide) {
+  const RowLayout& layout = plan.problem.geometry.rows;
+  const int64_t size = SizeOf(plan.problem.x);
+  return RingShapeOf(layout.rows, layout.cols, size, (wide ? 16 : 4) / size,
+                     wide ? kNumbers : kNarrowNumbers, 1, plan.device);
+}
+
+}  // namespace
+
+// The most that any alignment of the tensors wants.
+int64_t ForwardRingBytes(const ForwardPlan& plan) {
+  const ForwardProblem& problem = plan.problem;
+  const RowLayout& layout = problem.geometry.rows;
+  if (problem.in_double() || !RowParams::Of(layout).by_column) return 0;
+  int64_t bytes = 0;
+  for (const bool wide : {false, true}) {
+    if (layout.cols * SizeOf(problem.x) % (wide ? 16 : 4) != 0) continue;
+    bytes = std::max(bytes, MailBytes(ShapeOf(plan, wide), layout.rows));
+  }
+  return bytes;
+}
+
+Status LaunchForwardRowsRing(const ForwardPlan& plan, const ForwardBuffers& buffers,
+                             void* workspace, void* stream, bool* launched) {
+  *launched = false;
+  const ForwardProblem& problem = plan.problem;
+  const RowLayout& layout = problem.geometry.rows;
+  if (problem.in_double() || !RowParams::Of(layout).by_column) return Status();
+  const int64_t size = SizeOf(problem.x);
+  const auto aligned = [&](int64_t bytes) {
+    return layout.cols * size % bytes == 0 && AlignedTo(buffers.x, bytes) &&
+           AlignedTo(buffers.y, bytes) && AlignedTo(buffers.gamma, bytes) &&
+           AlignedTo(buffers.beta, bytes);
+  };
+  if (!aligned(4)) return Status();
+  const RingShape shape = ShapeOf(plan, aligned(16));
+  const KernelPointer kernel = KernelFor(problem.x, problem.y, shape);
+  if (shape.blocks == 0 || kernel == nullptr) return Status();
+  Arguments args = {};
+  args.param = problem.param;
+  args.formula = problem.formula;
+  args.epsilon = static_cast<float>(problem.epsilon);
+  args.rows = layout.rows;
+  args.cols = static_cast<int>(layout.cols);
+  args.shape = shape;
+  args.buffers = buffers;
+  args.mail = static_cast<uint32_t*>(workspace);
+  *launched = true;
+  return LaunchRing("normalization of long rows", kernel, shape, layout.rows, workspace, stream,
+                    args);
+}
+
+}  // namespace cuda
+}  // namespace nv_norms

@@ -1,0 +1,236 @@
+// x is [rows, cols], a statistic a row. Rows too long for any team are cut into tiles and read twice.
+#include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/rows.cuh"
+
+namespace nv_norms {
+namespace cuda {
+namespace {
+
+constexpr int kSplitThreads = 512;
+constexpr int kSplitItems = 16;  // elements of a tile to a thread
+constexpr int kTileColumns = kSplitThreads * kSplitItems;
+constexpr int kApplyThreads = 256;
+constexpr int kMergeThreads = 256;
+
+struct Arguments {
+  DType x;
+  DType param;
+  DType y;
+  Formula formula;
+  int64_t rows;
+  int cols;
+  RowParams params;
+  ForwardBuffers buffers;
+  Moments* moments;  // of each tile
+  int tiles;
+};
+
+// A block to a tile: its moments, in two passes over registers.
+template <typename A, int VEC, typename Types = AnyTypes<A>>
+__global__ void __launch_bounds__(kSplitThreads)
+    TileMomentsKernel(const __grid_constant__ Arguments args) {
+  constexpr int kItems = kSplitItems / VEC;
+  __shared__ BlockStorage<1, A> first_storage;
+  __shared__ BlockStorage<2, A> second_storage;
+  const int64_t row = blockIdx.x / args.tiles;
+  const int from = static_cast<int>(blockIdx.x % args.tiles) * kTileColumns;
+  const int64_t base = row * args.cols + from;
+  const int cols = min(kTileColumns, args.cols - from);
+  const int rank = threadIdx.x;
+  const bool center = args.formula != Formula::kRms;  // the statistics, at least
+  Bits<A, VEC> bits[kItems];
+  LoadRow<A, VEC, kItems, typename Types::X>(args.x, args.buffers.x, base, cols, kSplitThreads,
+                                             rank, bits);
+  const A first = center ? LoadOne<A, typename Types::X>(args.x, args.buffers.x, base) : A(0);
+  A values[kItems][VEC];
+  ConvertRow<A, VEC, kItems, typename Types::X>(args.x, bits, cols, kSplitThreads, rank, first,
+                                                values);
+  const A count = static_cast<A>(cols);
+  A shift = 0;
+  if (center) {
+    A sum[1] = {0};
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) sum[0] += values[i][v] - first;
+    }
+    BlockSum(sum, &first_storage);
+    shift = first + sum[0] / count;
+  }
+  A sums[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    if (ColumnOf<VEC>(i, kSplitThreads, rank) < cols) {
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) {
+        const A e = values[i][v] - shift;
+        sums[0] += e;
+        sums[1] += e * e;
+      }
+    }
+  }
+  BlockSum(sums, &second_storage);
+  A low = 0;
+  A m2 = sums[1];
+  if (center) {
+    low = sums[0] / count;
+    m2 -= sums[0] * low;
+    m2 = m2 < 0 ? A(0) : m2;  // keeps NaN
+  }
+  if (rank == 0) {
+    args.moments[blockIdx.x] = {static_cast<double>(cols), static_cast<double>(shift) + low,
+                                static_cast<double>(m2)};
+  }
+}
+
+// A block to a row: the moments of its tiles to what normalizing needs.
+template <typename A>
+__global__ void __launch_bounds__(kMergeThreads)
+    MergeTilesKernel(const __grid_constant__ ForwardProblem problem, const ForwardBuffers buffers,
+                     const Moments* tiles, int64_t count, Scaling<A>* scaling) {
+  __shared__ Moments warps[kMergeThreads / 32];
+  const int64_t row = blockIdx.x;
+  Moments moments = {0, 0, 0};
+  for (int64_t i = threadIdx.x; i < count; i += kMergeThreads) {
+    moments = Merge(moments, tiles[row * count + i]);
+  }
+  moments = WarpMerge(moments);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = moments;
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  moments = {0, 0, 0};
+  if (threadIdx.x < kMergeThreads / 32) moments = warps[threadIdx.x];
+  moments = WarpMerge(moments);
+  const Scaling<A> out = ScalingOf<A>(problem, buffers, row, moments, threadIdx.x == 0);
+  if (threadIdx.x == 0) scaling[row] = out;
+}
+
+// A thread to some columns, which goes through the rows: gamma and beta are read once.
+template <typename A, int VEC, typename Types = AnyTypes<A>>
+__global__ void __launch_bounds__(kApplyThreads)
+    ApplyKernel(const __grid_constant__ Arguments args, const Scaling<A>* scaling) {
+  constexpr int kBatch = 4;  // rows loaded before the first is used
+  const int64_t c = (static_cast<int64_t>(blockIdx.x) * kApplyThreads + threadIdx.x) * VEC;
+  if (c >= args.cols) return;
+  A gamma[VEC];
+  A beta[VEC];
+  const auto load_params = [&](int64_t row) {
+    LoadParams<A, VEC, typename Types::P>(args.params, args.param, args.buffers.gamma, row, c, 1,
+                                          gamma);
+    LoadParams<A, VEC, typename Types::P>(args.params, args.param, args.buffers.beta, row, c, 0,
+                                          beta);
+  };
+  if (args.params.by_column) load_params(0);
+  const int64_t step = gridDim.y;
+  for (int64_t start = blockIdx.y; start < args.rows; start += kBatch * step) {
+    A x[kBatch][VEC];
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int64_t row = start + j * step;
+      if (row < args.rows) {
+        LoadVector<A, VEC, typename Types::X>(args.x, args.buffers.x, row * args.cols + c, x[j]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int64_t row = start + j * step;
+      if (row >= args.rows) break;
+      if (!args.params.by_column) load_params(row);
+      const Scaling<A> s = scaling[row];
+      A y[VEC];
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) {
+        y[v] = ((x[j][v] - s.high) - s.low) * s.rstd * gamma[v] + beta[v];
+      }
+      StoreVector<A, VEC, typename Types::Y>(args.y, args.buffers.y, row * args.cols + c, y);
+    }
+  }
+}
+
+// The kernels for the moments of tiles and for the output of split rows.
+template <typename A>
+struct SplitKernels {
+  void (*moments)(Arguments);
+  void (*apply)(Arguments, const Scaling<A>*);
+};
+
+template <typename A, typename Types>
+SplitKernels<A> SplitKernelsOf(int vector) {
+  if (vector == 4) return {TileMomentsKernel<A, 4, Types>, ApplyKernel<A, 4, Types>};
+  return {TileMomentsKernel<A, 1, Types>, ApplyKernel<A, 1, Types>};
+}
+
+template <typename A>
+SplitKernels<A> SplitKernelsFor(const ForwardProblem& problem, int vector) {
+  if constexpr (sizeof(A) == 4) {
+    if (UsualTypes(problem)) {
+      if (problem.x == DType::kFloat) return SplitKernelsOf<A, FixedTypes<float>>(vector);
+      if (problem.x == DType::kHalf) return SplitKernelsOf<A, FixedTypes<__half>>(vector);
+      return SplitKernelsOf<A, FixedTypes<__nv_bfloat16>>(vector);
+    }
+  }
+  return SplitKernelsOf<A, AnyTypes<A>>(vector);
+}
+
+int64_t TilesOf(const ForwardProblem& problem) {
+  return CeilDiv(problem.geometry.rows.cols, kTileColumns);
+}
+
+template <typename A>
+Status LaunchAs(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,
+                void* stream) {
+  const ForwardProblem& problem = plan.problem;
+  const int64_t rows = problem.geometry.rows.rows;
+  const int64_t tiles = TilesOf(problem);
+  const int vector = VectorFor(problem, buffers);
+  const SplitKernels<A> kernels = SplitKernelsFor<A>(problem, vector);
+  auto* moments = static_cast<Moments*>(workspace);
+  auto* scaling = reinterpret_cast<Scaling<A>*>(static_cast<char*>(workspace) +
+                                                Align16(rows * tiles * sizeof(Moments)));
+  Arguments args = {};
+  args.x = problem.x;
+  args.param = problem.param;
+  args.y = problem.y;
+  args.formula = problem.formula;
+  args.rows = rows;
+  args.cols = static_cast<int>(problem.geometry.rows.cols);
+  args.params = RowParams::Of(problem.geometry.rows);
+  args.buffers = buffers;
+  args.moments = moments;
+  args.tiles = static_cast<int>(tiles);
+  NV_NORMS_RETURN_IF_ERROR(LaunchKernel("moments of tiles", kernels.moments,
+                                        static_cast<unsigned>(rows * tiles), kSplitThreads, 0, 1,
+                                        stream, args));
+  NV_NORMS_RETURN_IF_ERROR(LaunchKernel("merging of tiles", MergeTilesKernel<A>,
+                                        static_cast<unsigned>(rows), kMergeThreads, 0, 1, stream,
+                                        problem, buffers, moments, tiles, scaling));
+  const int64_t strips = CeilDiv(args.cols, kApplyThreads * vector);
+  const int64_t chunks = std::min<int64_t>(
+      {rows, 65535, std::max<int64_t>(1, CeilDiv(16 * plan.device.multiprocessors, strips))});
+  return LaunchKernel("normalization of split rows", kernels.apply,
+                      dim3(static_cast<unsigned>(strips), static_cast<unsigned>(chunks)),
+                      kApplyThreads, 0, 1, stream, args, static_cast<const Scaling<A>*>(scaling));
+}
+
+}  // namespace
+
+bool ForwardSplitFits(const ForwardProblem& problem) {
+  const RowLayout& layout = problem.geometry.rows;
+  return layout.cols < kMostColumns && layout.rows * TilesOf(problem) < kMostColumns;
+}
+
+int64_t ForwardSplitBytes(const ForwardProblem& problem) {
+  const int64_t rows = problem.geometry.rows.rows;
+  return Align16(rows * TilesOf(problem) * static_cast<int64_t>(sizeof(Moments))) +
+         Align16(rows * 3 * SizeOfNumber(problem.in_double()));
+}
+
+Status LaunchForwardRowsSplit(const ForwardPlan& plan, const ForwardBuffers& buffers,
+                              void* workspace, void* stream) {
+  return plan.problem.in_double() ? LaunchAs<double>(plan, buffers, workspace, stream)
+                                  : LaunchAs<float>(plan, buffers, workspace, stream);
+}
+
+}  // namespace cuda
+}  // namespace nv_norms

@@ -1,0 +1,234 @@
+// x is [rows, cols] of up to 1024 columns. A warp goes through tiles of rows; while it works on
+// one, the next ones are on their way to shared memory. gamma and beta stay in registers.
+#include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/tile.cuh"
+
+namespace nv_norms {
+namespace cuda {
+namespace {
+
+constexpr int kStages = 3;
+constexpr int kTileBytes = 3072;  // at most, where a tile has more than one row
+
+// Blocks to a multiprocessor, by the numbers that a lane keeps.
+template <int NUMBERS, bool kDirect>
+constexpr int kResident = NUMBERS > 16 ? 3 : NUMBERS <= 8 ? 7 : kDirect ? 5 : 4;
+
+struct Arguments {
+  DType param;
+  Formula formula;
+  float epsilon;
+  int64_t rows;
+  int cols;
+  TileShape shape;
+  ForwardBuffers buffers;
+};
+
+// kDirect: rows are aligned to vectors of 16 bytes and y is stored from registers; else it takes
+// x's place in shared memory and leaves as a tile.
+template <typename T, typename Y, int VEC, int ITEMS, bool kDirect>
+__global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
+    TileKernel(const __grid_constant__ Arguments args) {
+  extern __shared__ uint4 stages[];  // [warps][kStages][tile]
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  const TileShape& shape = args.shape;
+  const int lanes = shape.lanes;
+  const int rank = lane & (lanes - 1);
+  const int group = lane / lanes;
+  const int groups = 32 / lanes;
+  const int cols = args.cols;
+  char* stage = reinterpret_cast<char*>(stages) + warp * kStages * shape.bytes;
+  const T* x = static_cast<const T*>(args.buffers.x);
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kTileWarps * shape.rows;
+  int64_t first = (static_cast<int64_t>(blockIdx.x) * kTileWarps + warp) * shape.rows;
+#pragma unroll
+  for (int s = 0; s < kStages - 1; ++s) {
+    CopyTile(stage + s * shape.bytes, x, first + s * step, args.rows, shape.rows, cols,
+             shape.bytes, lane);
+    CommitCopies();
+  }
+  float gamma[ITEMS][VEC];
+  float beta[ITEMS][VEC];
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    const int c = ColumnOf<VEC>(i, lanes, rank);
+    if (c < cols) {
+      LoadParams<float, VEC>({}, args.param, args.buffers.gamma, 0, c, 1, gamma[i]);
+      LoadParams<float, VEC>({}, args.param, args.buffers.beta, 0, c, 0, beta[i]);
+    }
+  }
+  const bool center = args.formula != Formula::kRms;  // the statistics, at least
+  const float inverse = 1.0f / static_cast<float>(cols);
+  int at = 0;
+  for (; first < args.rows; first += step) {
+    CopyTile(stage + (at == 0 ? kStages - 1 : at - 1) * shape.bytes, x,
+             first + (kStages - 1) * step, args.rows, shape.rows, cols, shape.bytes, lane);
+    CommitCopies();
+    WaitForCopies<kStages - 1>();
+    __syncwarp();
+    T* tile = reinterpret_cast<T*>(stage + at * shape.bytes);
+    for (int r = group; r < shape.rows; r += groups) {
+      // Rows beyond the last are computed from what lies there, and not stored.
+      T* from = tile + r * cols;
+      float values[ITEMS][VEC];
+#pragma unroll
+      for (int i = 0; i < ITEMS; ++i) {
+        const int c = ColumnOf<VEC>(i, lanes, rank);
+        if (c < cols) Unpack<T>(from + c, values[i]);
+      }
+      float shift = 0;
+      if (center) {
+        const float pivot = __shfl_sync(0xffffffffu, values[0][0], group * lanes);
+        float parts[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) {
+          if (ColumnOf<VEC>(i, lanes, rank) < cols) {
+#pragma unroll
+            for (int v = 0; v < VEC; ++v) parts[(i * VEC + v) % 4] += values[i][v] - pivot;
+          }
+        }
+        float sum[1] = {(parts[0] + parts[1]) + (parts[2] + parts[3])};
+        WarpSum(sum, lanes);
+        shift = pivot + sum[0] * inverse;
+      }
+      float parts[4] = {0, 0, 0, 0};
+#pragma unroll
+      for (int i = 0; i < ITEMS; ++i) {
+        if (ColumnOf<VEC>(i, lanes, rank) < cols) {
+#pragma unroll
+          for (int v = 0; v < VEC; ++v) {
+            values[i][v] -= shift;
+            parts[v % 2] += values[i][v];
+            parts[2 + v % 2] += values[i][v] * values[i][v];
+          }
+        }
+      }
+      float sums[2] = {parts[0] + parts[1], parts[2] + parts[3]};
+      WarpSum(sums, lanes);
+      float low = 0;
+      float m2 = sums[1];
+      if (center) {
+        low = sums[0] * inverse;
+        m2 -= sums[0] * low;
+        m2 = m2 < 0 ? 0.0f : m2;  // keeps NaN
+      }
+      const float rstd = InverseRoot(m2 * inverse + args.epsilon);
+      const int64_t row = first + r;
+      if (rank == 0 && row < args.rows) {
+        if (args.buffers.mean != nullptr) {
+          static_cast<float*>(args.buffers.mean)[row] = shift + low;
+        }
+        static_cast<float*>(args.buffers.rstd)[row] = rstd;
+      }
+      const float offset = args.formula == Formula::kScaleOnly ? shift * rstd : -low * rstd;
+      Y* y = static_cast<Y*>(args.buffers.y) + row * cols;
+#pragma unroll
+      for (int i = 0; i < ITEMS; ++i) {
+        const int c = ColumnOf<VEC>(i, lanes, rank);
+        if (c < cols) {
+#pragma unroll
+          for (int v = 0; v < VEC; ++v) {
+            values[i][v] = (values[i][v] * rstd + offset) * gamma[i][v] + beta[i][v];
+          }
+          if constexpr (kDirect) {
+            if (row < args.rows) StoreAs(y + c, values[i]);
+          } else {
+            StoreAs(from + c, values[i]);
+          }
+        }
+      }
+    }
+    __syncwarp();
+    if constexpr (!kDirect) {
+      StoreTile(static_cast<T*>(args.buffers.y), tile, first, args.rows, shape.rows, cols,
+                shape.bytes, lane);
+      __syncwarp();
+    }
+    at = at == kStages - 1 ? 0 : at + 1;
+  }
+}
+
+using KernelPointer = void (*)(Arguments);
+
+// The kernel for `numbers` numbers to a lane, or a few more, and how many of its blocks are resident.
+struct Choice {
+  KernelPointer kernel = nullptr;
+  int resident = 1;
+};
+
+template <typename T, typename Y, int VEC, bool kDirect, int NUMBERS>
+Choice ChoiceOf() {
+  return {TileKernel<T, Y, VEC, NUMBERS / VEC, kDirect>, kResident<NUMBERS, kDirect>};
+}
+
+template <typename T, typename Y>
+Choice DirectKernelFor(int numbers) {
+  constexpr int kVector = kVectorOf<T>;
+  if (numbers <= 8) return ChoiceOf<T, Y, kVector, true, 8>();
+  if (numbers <= 16) return ChoiceOf<T, Y, kVector, true, 16>();
+  return ChoiceOf<T, Y, kVector, true, 32>();
+}
+
+template <typename T>
+Choice KernelFor(DType x, DType y, int vector, int numbers) {
+  if (vector == kVectorOf<T>) {
+    if (x == y) return DirectKernelFor<T, T>(numbers);
+    if constexpr (std::is_same_v<T, float>) {
+      return y == DType::kHalf ? DirectKernelFor<T, __half>(numbers)
+                               : DirectKernelFor<T, __nv_bfloat16>(numbers);
+    } else {
+      return y == DType::kFloat ? DirectKernelFor<T, float>(numbers) : Choice();
+    }
+  }
+  if (x != y || numbers > 16) return Choice();
+  if (vector == 1) return ChoiceOf<T, T, 1, false, 16>();
+  if (vector == 2) return ChoiceOf<T, T, 2, false, 16>();
+  return ChoiceOf<T, T, kVectorOf<T> / 2, false, 16>();
+}
+
+}  // namespace
+
+Status LaunchForwardRowsTile(const ForwardPlan& plan, const ForwardBuffers& buffers, void* stream,
+                             bool* launched) {
+  *launched = false;
+  const ForwardProblem& problem = plan.problem;
+  const RowLayout& layout = problem.geometry.rows;
+  if (layout.cols > kTileColumns || problem.in_double() || !RowParams::Of(layout).by_column ||
+      !AlignedTo(buffers.x, 16) || !AlignedTo(buffers.y, 16)) {
+    return Status();
+  }
+  const TileShape shape =
+      TileShapeOf(layout.rows, layout.cols, SizeOf(problem.x),
+                  AlignedTo(buffers.gamma, 16) && AlignedTo(buffers.beta, 16),
+                  16 * plan.device.multiprocessors, kTileBytes);
+  const bool direct = shape.vector * SizeOf(problem.x) == 16;
+  if (shape.bytes > (direct ? 4096 : kTileBytes)) return Status();
+  const int numbers = shape.items * shape.vector;
+  const Choice choice =
+      problem.x == DType::kFloat  ? KernelFor<float>(problem.x, problem.y, shape.vector, numbers)
+      : problem.x == DType::kHalf ? KernelFor<__half>(problem.x, problem.y, shape.vector, numbers)
+                                  : KernelFor<__nv_bfloat16>(problem.x, problem.y, shape.vector,
+                                                             numbers);
+  if (choice.kernel == nullptr) return Status();
+  Arguments args = {};
+  args.param = problem.param;
+  args.formula = problem.formula;
+  args.epsilon = static_cast<float>(problem.epsilon);
+  args.rows = layout.rows;
+  args.cols = static_cast<int>(layout.cols);
+  args.shape = shape;
+  args.buffers = buffers;
+  const int64_t shared = int64_t{kTileWarps} * kStages * shape.bytes;
+  *launched = true;
+  NV_NORMS_RETURN_IF_ERROR(AllowShared(choice.kernel, shared, "normalization of short rows"));
+  const int64_t tiles = CeilDiv(layout.rows, shape.rows);
+  const int64_t blocks = std::min<int64_t>(CeilDiv(tiles, kTileWarps),
+                                           int64_t{choice.resident} * plan.device.multiprocessors);
+  return LaunchKernel("normalization of short rows", choice.kernel, static_cast<unsigned>(blocks),
+                      kTileThreads, static_cast<size_t>(shared), 1, stream, args);
+}
+
+}  // namespace cuda
+}  // namespace nv_norms

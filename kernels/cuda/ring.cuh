@@ -1,0 +1,94 @@
+// What the ring kernels share. A team of blocks goes through rows; each thread has the same columns
+// of every row and copies them itself to a ring of stages in shared memory, some rows ahead.
+#ifndef NV_NORMS_KERNELS_CUDA_RING_CUH_
+#define NV_NORMS_KERNELS_CUDA_RING_CUH_
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/staged.cuh"
+#include "kernels/cuda/team.cuh"
+
+namespace nv_norms {
+namespace cuda {
+
+constexpr int kRingThreads = 512;  // at most, with 128 registers each
+
+// Rows between a block's sums of a row and its use of the team's.
+template <Team kTeam>
+constexpr int kLag = kTeam == Team::kBlock ? 0 : kTeam == Team::kCluster ? 1 : 2;
+
+// How a ring kernel cuts its rows.
+struct RingShape {
+  Team team = Team::kBlock;
+  int vector = 1;    // numbers that a thread copies at once
+  int blocks = 1;    // to a row
+  int share = 1;     // vectors of a row to a block
+  int threads = 32;  // to a block
+  int stages = 2;
+  int64_t teams = 1;
+  int64_t shared = 0;  // bytes
+};
+
+// This block's place.
+struct RingPlace {
+  int rank;  // of the block in its team
+  int64_t team;
+  int64_t teams;
+  int begin;  // vectors of a row
+  int count;
+};
+
+template <Team kTeam>
+__device__ __forceinline__ RingPlace PlaceOf(int blocks, int share, int vectors) {
+  RingPlace out;
+  if constexpr (kTeam == Team::kBlock) {
+    out.rank = 0;
+    out.team = blockIdx.x;
+    out.teams = gridDim.x;
+  } else {
+    out.rank = kTeam == Team::kCluster ? BlockRankInCluster()
+                                       : static_cast<int>(blockIdx.x % static_cast<unsigned>(blocks));
+    out.team = blockIdx.x / static_cast<unsigned>(blocks);
+    out.teams = gridDim.x / static_cast<unsigned>(blocks);
+  }
+  out.begin = out.rank * share;
+  out.count = max(0, min(share, vectors - out.begin));
+  return out;
+}
+
+// The shape for rows of `tensors` tensors together, of whose row a thread holds `numbers` numbers;
+// blocks is 0 where there is none.
+RingShape RingShapeOf(int64_t rows, int64_t cols, int64_t size, int64_t vector, int numbers,
+                      int tensors, const Device& device);
+
+// Clusters of a kernel that the device holds at once; 0 where it cannot tell.
+int64_t ClustersThatFit(const void* kernel, const RingShape& shape);
+
+// Bytes of workspace for what teams of the grid post.
+inline int64_t MailBytes(const RingShape& shape, int64_t rows) {
+  if (shape.blocks == 0 || shape.team != Team::kGrid) return 0;
+  return Align16(rows * shape.blocks * kPostNumbers * int64_t{4});
+}
+
+template <typename Arguments>
+Status LaunchRing(const char* name, void (*kernel)(Arguments), const RingShape& shape,
+                  int64_t rows, void* mail, void* stream, const Arguments& arguments) {
+  NV_NORMS_RETURN_IF_ERROR(AllowShared(kernel, shape.shared, name));
+  LaunchAttributes attributes;
+  if (shape.team == Team::kCluster) attributes.cluster = shape.blocks;
+  if (shape.team == Team::kGrid) {
+    attributes.cooperative = true;
+    NV_NORMS_RETURN_IF_ERROR(
+        FromCuda(cudaMemsetAsync(mail, 0xff, static_cast<size_t>(MailBytes(shape, rows)),
+                                 static_cast<cudaStream_t>(stream)),
+                 name));
+  }
+  return LaunchKernel(name, kernel, static_cast<unsigned>(shape.teams * shape.blocks),
+                      static_cast<unsigned>(shape.threads), static_cast<size_t>(shape.shared),
+                      attributes, stream, arguments);
+}
+
+}  // namespace cuda
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_KERNELS_CUDA_RING_CUH_

@@ -1,0 +1,140 @@
+// The ladder of the row kernels: which one runs, by types, alignment, the columns of a row and the
+// number of rows. Each rung says whether it fits; read from top to bottom.
+#include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/launch.cuh"
+
+namespace nv_norms {
+namespace cuda {
+
+void PlanForwardRows(ForwardPlan* plan) {
+  const ForwardProblem& problem = plan->problem;
+  plan->kernel = ForwardSplitFits(problem) ? Kernel::kRows : Kernel::kGeneral;
+  if (plan->kernel == Kernel::kGeneral) return;
+  plan->workspace = ForwardRingBytes(*plan);
+  if (!ForwardAnyFits(*plan) || FewLongRows(problem.geometry.rows, plan->device)) {
+    plan->workspace = std::max(plan->workspace, ForwardSplitBytes(problem));
+  }
+}
+
+Status LaunchForwardRows(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,
+                         void* stream) {
+  bool launched = false;
+  Status status = LaunchForwardRowsTile(plan, buffers, stream, &launched);
+  if (launched || !status.ok()) return status;
+  status = LaunchForwardRowsRing(plan, buffers, workspace, stream, &launched);
+  if (launched || !status.ok()) return status;
+  if (ForwardAnyFits(plan) && !FewLongRows(plan.problem.geometry.rows, plan.device)) {
+    return LaunchForwardRowsAny(plan, buffers, stream);
+  }
+  return LaunchForwardRowsSplit(plan, buffers, workspace, stream);
+}
+
+namespace {
+
+// Partial sums of dgamma and dbeta, the most that any rung of the gradient's ladder has.
+struct Partials {
+  int64_t tile = 0;  // 0: that rung does not fit
+  int64_t ring = 0;
+  int64_t any = 0;
+  int64_t split = 0;
+  int64_t most() const { return std::max({tile, ring, any, split}); }
+};
+
+Partials PartialsOf(const BackwardPlan& plan, const RingShape& ring) {
+  Partials out;
+  if (SuitsTiles(plan)) out.tile = TilePartials(plan);
+  if (out.tile == 0 && ring.blocks != 0) out.ring = ring.teams;
+  if (BackwardAnyFits(plan) && !FewLongRows(plan.problem.geometry.rows, plan.device)) {
+    out.any = AnyPartials(plan);
+  } else {
+    out.split = SplitPartials(plan);
+  }
+  return out;
+}
+
+// Where things lie in the workspace.
+struct Places {
+  int64_t dgamma = 0;
+  int64_t dbeta = 0;
+  int64_t terms = 0;
+  int64_t rest = 0;  // what blocks post, or sums of tiles
+  int64_t bytes = 0;
+};
+
+Places PlacesOf(const BackwardPlan& plan, const RingShape& ring, const Partials& partials) {
+  const BackwardProblem& problem = plan.problem;
+  const RowLayout& layout = problem.geometry.rows;
+  const bool by_column = layout.col_divisor == 1 && layout.row_stride == 0;
+  Places out;
+  const auto take = [&](int64_t bytes) {
+    const int64_t at = out.bytes;
+    out.bytes += Align16(bytes);
+    return at;
+  };
+  if (by_column && plan.want_params) {
+    const int64_t sums = partials.most() * layout.cols * SizeOfNumber(problem.in_double());
+    out.dgamma = take(sums);
+    out.dbeta = take(sums);
+  }
+  if (partials.split != 0 || !by_column) out.terms = take(TermsBytes(problem));
+  out.rest = take(std::max(partials.ring != 0 ? MailBytes(ring, layout.rows) : 0,
+                           partials.split != 0 ? BackwardSplitBytes(problem) : 0));
+  return out;
+}
+
+}  // namespace
+
+void PlanBackwardRows(BackwardPlan* plan) {
+  const BackwardProblem& problem = plan->problem;
+  plan->kernel = BackwardSplitFits(problem) ? Kernel::kRows : Kernel::kGeneral;
+  if (plan->kernel == Kernel::kGeneral) {
+    plan->workspace = Align16(TermsBytes(problem));
+    return;
+  }
+  const RingShape ring = BackwardRingShape(*plan);
+  const Partials partials = PartialsOf(*plan, ring);
+  plan->partials = partials.most();
+  plan->workspace = PlacesOf(*plan, ring, partials).bytes;
+}
+
+Status LaunchBackwardRows(const BackwardPlan& plan, const BackwardBuffers& buffers, void* workspace,
+                          void* stream) {
+  const BackwardProblem& problem = plan.problem;
+  const RowLayout& layout = problem.geometry.rows;
+  const bool by_column = layout.col_divisor == 1 && layout.row_stride == 0;
+  const RingShape ring = BackwardRingShape(plan);
+  const Partials partials = PartialsOf(plan, ring);
+  const Places places = PlacesOf(plan, ring, partials);
+  char* const base = static_cast<char*>(workspace);
+  const bool want_params = buffers.dgamma != nullptr || buffers.dbeta != nullptr;
+  void* const dgamma = by_column && buffers.dgamma != nullptr ? base + places.dgamma : nullptr;
+  void* const dbeta = by_column && buffers.dbeta != nullptr ? base + places.dbeta : nullptr;
+  void* const terms = partials.split != 0 || !by_column ? base + places.terms : nullptr;
+  bool launched = false;
+  int64_t count = 0;  // of partial sums
+  if (partials.tile != 0) {
+    NV_NORMS_RETURN_IF_ERROR(LaunchBackwardRowsTile(plan, buffers, partials.tile,
+                                                    static_cast<float*>(dgamma),
+                                                    static_cast<float*>(dbeta), stream, &launched));
+    count = partials.tile;
+  } else if (partials.ring != 0) {
+    NV_NORMS_RETURN_IF_ERROR(LaunchBackwardRowsRing(
+        plan, ring, buffers, static_cast<float*>(dgamma), static_cast<float*>(dbeta),
+        base + places.rest, stream, &launched));
+    count = partials.ring;
+  }
+  if (!launched && partials.any != 0) {
+    NV_NORMS_RETURN_IF_ERROR(LaunchBackwardRowsAny(plan, buffers, terms, dgamma, dbeta, stream));
+    count = partials.any;
+  } else if (!launched) {
+    NV_NORMS_RETURN_IF_ERROR(LaunchBackwardRowsSplit(plan, buffers, terms, base + places.rest,
+                                                     dgamma, dbeta, stream));
+    count = partials.split;
+  }
+  if (!want_params) return Status();
+  if (!by_column) return LaunchParamGradients(plan, buffers, terms, stream);
+  return LaunchFinish(problem, buffers, dgamma, dbeta, count, stream);
+}
+
+}  // namespace cuda
+}  // namespace nv_norms
