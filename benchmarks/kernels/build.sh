@@ -10,7 +10,7 @@ for source in kernels/cuda/*.cu; do
   object=$out/$(basename "$source").o
   if [ ! -f "$object" ] || [ -n "$(find kernels/*.h kernels/cuda "$source" -newer "$object" -name '*.[ch]*' ! -name '*.cu' -print -quit)" ] ||
       [ "$source" -nt "$object" ]; then
-    "$nvcc" -O3 -std=c++17 -DNDEBUG -DNV_NORMS_CUDA=1 -lineinfo -I. -Xcompiler -fPIC \
+    "$nvcc" -O3 -std=c++17 -DNDEBUG -DNV_NORMS_CUDA=1 -I. -Xcompiler -fPIC \
       -gencode "arch=compute_${1:-90},code=sm_${1:-90}" -c "$source" -o "$object"
   fi
 done

@@ -1,19 +1,20 @@
-"""LayerNorm and RMSNorm over rows: these kernels beside a copy and PyTorch, on one GPU, in one run.
+"""LayerNorm and RMSNorm over rows: these kernels beside a copy and other libraries', in one run.
 
-usage: python benchmarks/kernels/rows.py [--dtypes float32 bfloat16] [--rms] [--compile] [--quick]
-       [--json FILE]
+usage: python benchmarks/kernels/rows.py [--dtypes float32 bfloat16 float16] [--rms]
+       [--peers torch compile liger quack] [--csv FILE]
 
 Prints a Markdown table of milliseconds (median, L2 flushed before each run) and what part of the
 copy's bytes per second each pass reaches. Bytes: forward twice, backward three times the size of x,
-and the statistics and parameters.
+and the statistics and parameters. A peer that is not installed, or cannot run a shape, is a dash.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import csv
 import statistics
-import warnings
+import sys
+from collections.abc import Callable
 from functools import partial
 
 import library
@@ -49,6 +50,56 @@ def milliseconds(run: object, repeats: int = 20) -> float:
     return statistics.median(begin.elapsed_time(end) for begin, end in times)
 
 
+def torch_norm(rms: bool) -> Callable:
+    if rms:
+        return lambda x, weight, bias: functional.rms_norm(x, x.shape[-1:], weight, EPSILON)
+    return lambda x, weight, bias: functional.layer_norm(x, x.shape[-1:], weight, bias, EPSILON)
+
+
+def peer(name: str, rms: bool) -> Callable:
+    """norm(x, weight, bias) of this library."""
+    if name == "torch":
+        return torch_norm(rms)
+    if name == "compile":
+        torch._dynamo.reset()
+        return torch.compile(torch_norm(rms), dynamic=False)
+    if name == "liger":
+        if rms:
+            from liger_kernel.ops.rms_norm import LigerRMSNormFunction
+
+            return lambda x, weight, bias: LigerRMSNormFunction.apply(x, weight, EPSILON)
+        from liger_kernel.ops.layer_norm import LigerLayerNormFunction
+
+        return lambda x, weight, bias: LigerLayerNormFunction.apply(x, weight, bias, EPSILON)
+    from quack.rmsnorm import layernorm_fwd, rmsnorm
+
+    if rms:
+        return lambda x, weight, bias: rmsnorm(x, weight, eps=EPSILON)
+    return lambda x, weight, bias: layernorm_fwd(x, weight, bias, eps=EPSILON)
+
+
+def measure_peer(name: str, options: argparse.Namespace, x, dy, gamma, beta) -> tuple:
+    """Milliseconds of a forward and a backward pass; None where there is none."""
+    # PyTorch wants parameters of x's type, quack float32.
+    weight, bias = (
+        None if p is None else p.to(torch.float32 if name == "quack" else x.dtype).requires_grad_()
+        for p in (gamma, beta)
+    )
+    source = x.detach().requires_grad_()
+    forward = backward = None
+    try:
+        norm = peer(name, options.rms)
+        with torch.no_grad():
+            forward = milliseconds(partial(norm, source, weight, bias), 10)
+        result = norm(source, weight, bias)
+        inputs = [t for t in (source, weight, bias) if t is not None]
+        gradient = partial(torch.autograd.grad, result, inputs, dy, retain_graph=True)
+        backward = milliseconds(gradient, 10)
+    except Exception as error:  # a peer that cannot run a shape is a finding
+        print(f"{name} {tuple(x.shape)}: {type(error).__name__} {error}"[:150], file=sys.stderr)
+    return forward, backward
+
+
 def measure(rows: int, cols: int, dtype: torch.dtype, options: argparse.Namespace) -> dict:
     torch.manual_seed(0)
     formula = "rms" if options.rms else "center"
@@ -75,32 +126,12 @@ def measure(rows: int, cols: int, dtype: torch.dtype, options: argparse.Namespac
     speed = 2 * size / out["copy"]
     out["forward_of_copy"] = (2 * size + stat + params) / out["forward"] / speed
     out["backward_of_copy"] = (3 * size + stat + 4 * cols + params) / out["backward"] / speed
-    if options.quick:
-        return out
-    # PyTorch wants parameters of x's type.
-    weight = gamma.to(dtype).requires_grad_()
-    bias = None if beta is None else beta.to(dtype).requires_grad_()
-    source = x.detach().requires_grad_()
-
-    def norm(x: torch.Tensor) -> torch.Tensor:
-        if options.rms:
-            return functional.rms_norm(x, (cols,), weight, EPSILON)
-        return functional.layer_norm(x, (cols,), weight, bias, EPSILON)
-
-    inputs = [t for t in (source, weight, bias) if t is not None]
-    peers = {"torch": norm}
-    if options.compile:
-        torch._dynamo.reset()
-        peers["torch.compile"] = torch.compile(norm)
-    for name, function in peers.items():
-        try:
-            with torch.no_grad():
-                out[f"{name} forward"] = milliseconds(partial(function, source), 10)
-            result = function(source)
-            gradient = partial(torch.autograd.grad, result, inputs, dy, retain_graph=True)
-            out[f"{name} backward"] = milliseconds(gradient, 10)
-        except Exception as error:  # a peer that cannot run a shape is a finding
-            warnings.warn(f"{name} {rows} x {cols}: {type(error).__name__}", stacklevel=1)
+    for name in options.peers:
+        if x.numel() // cols < 1000 and name == "compile" and cols > 10**6:
+            continue  # takes minutes to compile, or fails
+        out[f"{name}_forward"], out[f"{name}_backward"] = measure_peer(
+            name, options, x, dy, gamma, beta
+        )
     return out
 
 
@@ -108,16 +139,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--rms", action="store_true", help="RMSNorm in place of LayerNorm")
-    parser.add_argument("--compile", action="store_true", help="torch.compile too (slow to start)")
-    parser.add_argument("--quick", action="store_true", help="no peers")
-    parser.add_argument("--json", help="write the numbers to this file")
+    parser.add_argument("--peers", nargs="*", default=["torch"], help="torch compile liger quack")
+    parser.add_argument("--csv", help="write the numbers to this file")
     options = parser.parse_args()
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}")
-    results = []
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}\n")
     header = ["dtype", "rows x cols", "copy", "forward", "of copy", "backward", "of copy"]
-    peers = [] if options.quick else ["torch"] + ["torch.compile"] * options.compile
-    header += [f"{peer} {way}" for peer in peers for way in ("forward", "backward")]
+    header += [f"{name} {way}" for name in options.peers for way in ("forward", "backward")]
     print("| " + " | ".join(header) + " |\n" + "|---" * len(header) + "|")
+    results = []
     for dtype in options.dtypes:
         for rows, cols in SHAPES:
             r = measure(rows, cols, getattr(torch, dtype), options)
@@ -125,13 +154,18 @@ def main() -> None:
             cells = [dtype, f"{rows} x {cols}", f"{r['copy']:.4g}"]
             for way in ("forward", "backward"):
                 cells += [f"{r[way]:.4g}", f"{r[f'{way}_of_copy']:.2f}"]
-            for name in header[len(cells) :]:
-                cells.append(f"{r[name]:.4g}" if name in r else "-")
+            for name in options.peers:
+                for way in ("forward", "backward"):
+                    value = r.get(f"{name}_{way}")
+                    cells.append("-" if value is None else f"{value:.4g}")
             print("| " + " | ".join(cells) + " |", flush=True)
             torch.cuda.empty_cache()
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump(results, file, indent=1)
+    if options.csv:
+        with open(options.csv, "w", newline="") as file:
+            fields = list(dict.fromkeys(key for r in results for key in r))
+            writer = csv.DictWriter(file, fields)
+            writer.writeheader()
+            writer.writerows(results)
 
 
 if __name__ == "__main__":

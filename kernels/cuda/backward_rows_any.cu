@@ -1,6 +1,6 @@
-// x is [rows, cols], a statistic a row, of any types and any alignment. A row of x and dy lies in the
-// registers of a part of a warp, of a block or of a cluster of blocks, so that both are read once;
-// these threads go on to further rows and keep their columns' sums for dgamma and dbeta.
+// x is [rows, cols], a statistic a row, of any types and any alignment. A row of x and dy lies in
+// the registers of a part of a warp, of a block or of a cluster of blocks, so that both are read
+// once; these threads go on to further rows and keep their columns' sums for dgamma and dbeta.
 #include "kernels/cuda/gradient_rows.cuh"
 #include "kernels/cuda/launch.cuh"
 
@@ -9,7 +9,7 @@ namespace cuda {
 namespace {
 
 constexpr int kWarpThreads = 256;   // block size where a row has a part of a warp
-constexpr int kBlockThreads = 512;  // at most, where a row has a block
+constexpr int kBlockThreads = 384;  // at most, where a row has a block
 
 struct Arguments : GradientRowArguments {
   int threads;  // to a row
@@ -194,10 +194,11 @@ Status LaunchBackwardRowsAny(const BackwardPlan& plan, const BackwardBuffers& bu
   args.dbeta = dbeta;
   const bool warp = tile.threads <= 32;
   const bool by_four = VectorFor(problem, buffers) == 4;
-  const KernelPointer kernel =
-      problem.in_double()
-          ? (by_four ? KernelFor<double, 4>(tile.items, warp) : KernelFor<double, 1>(tile.items, warp))
-          : (by_four ? KernelFor<float, 4>(tile.items, warp) : KernelFor<float, 1>(tile.items, warp));
+  const KernelPointer kernel = problem.in_double()
+                                   ? (by_four ? KernelFor<double, 4>(tile.items, warp)
+                                              : KernelFor<double, 1>(tile.items, warp))
+                                   : (by_four ? KernelFor<float, 4>(tile.items, warp)
+                                              : KernelFor<float, 1>(tile.items, warp));
   return LaunchKernel("normalization gradient of rows", kernel,
                       static_cast<unsigned>(AnyPartials(plan) * tile.blocks),
                       warp ? kWarpThreads : tile.threads, 0, tile.blocks, stream, args);

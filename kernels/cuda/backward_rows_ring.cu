@@ -1,5 +1,5 @@
-// x is [rows, cols]. A team of blocks has a row at a time; x and dy are read once, and gamma and the
-// columns' sums for dgamma and dbeta stay in registers.
+// x is [rows, cols]. A team of blocks has a row at a time; x and dy are read once, and gamma and
+// the columns' sums for dgamma and dbeta stay in registers.
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/ring.cuh"
 
@@ -18,7 +18,7 @@ struct Arguments {
   BackwardBuffers buffers;
   float* dgamma;  // partial sums [teams, cols], where wanted
   float* dbeta;
-  uint32_t* mail;  // [rows][kPostNumbers][blocks], for teams of the grid
+  Post* mail;  // [rows][blocks], for teams of the grid
 };
 
 // The sums of all posts of a row, in one warp.
@@ -26,22 +26,15 @@ template <Team kTeam>
 __device__ __forceinline__ void Collect(const Arguments& args, const ClusterMail* mail, int parity,
                                         int64_t row, float (&sums)[kPostNumbers]) {
   const int blocks = args.shape.blocks;
-  const int lane = threadIdx.x % 32;
+  float posts[kPostsOfLane<kTeam>][kPostNumbers];
+  CollectPosts<kTeam>(mail, parity, args.mail + row * blocks, blocks, posts);
 #pragma unroll
-  for (int n = 0; n < kPostNumbers; ++n) sums[n] = 0;
-  if constexpr (kTeam == Team::kCluster) {
-    if (lane < blocks) {
+  for (int n = 0; n < kPostNumbers; ++n) {
+    sums[n] = 0;
 #pragma unroll
-      for (int n = 0; n < kPostNumbers; ++n) sums[n] = mail->posts[parity][n][lane];
-    }
-  } else {
-    for (int block = lane; block < blocks; block += 32) {
-      const uint32_t* from = args.mail + row * kPostNumbers * blocks + block;
-#pragma unroll
-      for (int n = 0; n < kPostNumbers; ++n) sums[n] += WaitForPost(from + n * blocks);
-    }
+    for (int i = 0; i < kPostsOfLane<kTeam>; ++i) sums[n] += posts[i][n];
   }
-  WarpSum(sums, 32);
+  WarpSum(sums, kTeam == Team::kCluster ? kMaxTeamCluster : 32);
 }
 
 template <typename T, int VEC, Team kTeam>
@@ -56,7 +49,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   constexpr int kDelay = kLag<kTeam>;
   if constexpr (kTeam == Team::kCluster) ArriveAtCluster(2);
   const RingShape& shape = args.shape;
-  const RingPlace place = PlaceOf<kTeam>(shape.blocks, shape.share, args.cols / VEC);
+  const RingPlace place = PlaceOf<kTeam, kItems>(shape, args.cols / VEC);
   const int tensor_bytes = (shape.share * kBytes + 15) / 16 * 16;
   char* const stages = reinterpret_cast<char*>(ring);
   const T* x = static_cast<const T*>(args.buffers.x) + place.begin * VEC;
@@ -70,14 +63,10 @@ __global__ void __launch_bounds__(kRingThreads, 1)
       const T* from_x = x + row * args.cols;
       const T* from_dy = dy + row * args.cols;
       char* to = stages + slot * 2 * tensor_bytes;
-#pragma unroll
-      for (int k = 0; k < kItems; ++k) {
-        const int i = k * blockDim.x + threadIdx.x;
-        if (i < place.count) {
-          CopyAsync<kBytes>(to + i * kBytes, from_x + i * VEC);
-          CopyAsync<kBytes>(to + tensor_bytes + i * kBytes, from_dy + i * VEC);
-        }
-      }
+      ForItems<kItems>(place, shape.items, [&](int, int i) {
+        CopyAsync<kBytes>(to + i * kBytes, from_x + i * VEC);
+        CopyAsync<kBytes>(to + tensor_bytes + i * kBytes, from_dy + i * VEC);
+      });
     }
     CommitCopies();
   };
@@ -87,10 +76,9 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   float dbeta[kItems][VEC] = {};
 #pragma unroll
   for (int k = 0; k < kItems; ++k) {
-    const int i = k * blockDim.x + threadIdx.x;
-    if (i < place.count) {
-      LoadParams<float, VEC>({}, args.param, args.buffers.gamma, 0, (place.begin + i) * VEC, 1,
-                             gamma[k]);
+    if (place.Has(k, shape.items)) {
+      LoadParams<float, VEC>({}, args.param, args.buffers.gamma, 0,
+                             (place.begin + place.first + 32 * k) * VEC, 1, gamma[k]);
     }
   }
   const float inverse = 1.0f / static_cast<float>(args.cols);
@@ -110,24 +98,20 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   // value(k, i, e, d): e = x - mean and dy of item k, vector i.
   const auto apply = [&](int64_t row, const GradientLine& line, float rstd, auto&& value) {
     T* to = dx + row * args.cols;
+    ForItems<kItems>(place, shape.items, [&](int k, int i) {
+      float e[VEC];
+      float d[VEC];
+      value(k, i, e, d);
+      float out[VEC];
 #pragma unroll
-    for (int k = 0; k < kItems; ++k) {
-      const int i = k * blockDim.x + threadIdx.x;
-      if (i < place.count) {
-        float e[VEC];
-        float d[VEC];
-        value(k, i, e, d);
-        float out[VEC];
-#pragma unroll
-        for (int v = 0; v < VEC; ++v) {
-          const float w = d[v] * gamma[k][v];
-          out[v] = w * rstd + (line.offset - e[v] * line.slope);
-          dgamma[k][v] += d[v] * (e[v] * rstd + line.xhat_offset);
-          dbeta[k][v] += d[v];
-        }
-        if (args.buffers.dx != nullptr) StoreAs(to + i * VEC, out);
+      for (int v = 0; v < VEC; ++v) {
+        const float w = d[v] * gamma[k][v];
+        out[v] = w * rstd + (line.offset - e[v] * line.slope);
+        dgamma[k][v] += d[v] * (e[v] * rstd + line.xhat_offset);
+        dbeta[k][v] += d[v];
       }
-    }
+      if (args.buffers.dx != nullptr) StoreAs(to + i * VEC, out);
+    });
   };
   const auto finish = [&](int64_t row, int at) {
     const float mean = old_means[kDelay];
@@ -145,7 +129,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     const float mean = old_means[kDelay];
     const float rstd = old_rstds[kDelay];
     const char* from = stages + old_slot * 2 * tensor_bytes;
-    apply(row, lines[at], rstd, [&](int, int i, float(&e)[VEC], float(&d)[VEC]) {
+    apply(row, lines[at], rstd, [&](int, int i, float (&e)[VEC], float (&d)[VEC]) {
       Unpack<T>(from + i * kBytes, e);
       Unpack<T>(from + tensor_bytes + i * kBytes, d);
 #pragma unroll
@@ -178,31 +162,27 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     float e[kKeep ? kItems : 1][VEC];
     float d[kKeep ? kItems : 1][VEC];
     float sums[3] = {0, 0, 0};
-#pragma unroll
-    for (int k = 0; k < kItems; ++k) {
+    ForItems<kItems>(place, shape.items, [&](int k, int i) {
       const int at = kKeep ? k : 0;
-      const int i = k * blockDim.x + threadIdx.x;
-      if (i < place.count) {
-        Unpack<T>(from + i * kBytes, e[at]);
-        Unpack<T>(from + tensor_bytes + i * kBytes, d[at]);
+      Unpack<T>(from + i * kBytes, e[at]);
+      Unpack<T>(from + tensor_bytes + i * kBytes, d[at]);
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) {
-          e[at][v] -= mean;
-          const float w = d[at][v] * gamma[k][v];
-          sums[0] += e[at][v];
-          sums[1] += w;
-          sums[2] += w * e[at][v];
-        }
+      for (int v = 0; v < VEC; ++v) {
+        e[at][v] -= mean;
+        const float w = d[at][v] * gamma[k][v];
+        sums[0] += e[at][v];
+        sums[1] += w;
+        sums[2] += w * e[at][v];
       }
-    }
+    });
     if constexpr (kKeep) copy(row + shape.stages * place.teams, slot);
     slot = slot + 1 == shape.stages ? 0 : slot + 1;
     // Two storages by turns: a thread may still read one when another is a row ahead.
-    BlockSum(sums, &storage[parity]);
+    ShortBlockSum(sums, &storage[parity]);
     if constexpr (kTeam == Team::kBlock) {
       const GradientLine line =
           LineOf(args.formula, mean, rstd, sums[0], sums[1], sums[2], inverse);
-      apply(row, line, rstd, [&](int k, int, float(&to_e)[VEC], float(&to_d)[VEC]) {
+      apply(row, line, rstd, [&](int k, int, float (&to_e)[VEC], float (&to_d)[VEC]) {
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
           to_e[v] = e[k][v];
@@ -219,7 +199,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
       if (step > 0) apply_staged(row - place.teams, parity ^ 1);
     } else {
       if (threadIdx.x == 0) {
-        PostToGrid(args.mail + row * kPostNumbers * shape.blocks, place.rank, shape.blocks, sums);
+        PostToGrid(args.mail + row * shape.blocks + place.rank, sums);
       }
       if (step >= kDelay) {
         const int64_t old = row - kDelay * place.teams;
@@ -248,14 +228,11 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     }
   }
   WaitForCopies<0>();
-  const auto store = [&](const float(&values)[kItems][VEC], float* to) {
+  const auto store = [&](const float (&values)[kItems][VEC], float* to) {
     if (to == nullptr) return;
     to += place.team * args.cols;
-#pragma unroll
-    for (int k = 0; k < kItems; ++k) {
-      const int i = k * blockDim.x + threadIdx.x;
-      if (i < place.count) StoreAs(to + (place.begin + i) * VEC, values[k]);
-    }
+    ForItems<kItems>(place, shape.items,
+                     [&](int k, int i) { StoreAs(to + (place.begin + i) * VEC, values[k]); });
   };
   store(dgamma, args.dgamma);
   store(dbeta, args.dbeta);
@@ -290,7 +267,8 @@ KernelPointer KernelFor(DType x, const RingShape& shape) {
 RingShape ShapeOf(const BackwardPlan& plan, int64_t bytes) {
   const RowLayout& layout = plan.problem.geometry.rows;
   const int64_t size = SizeOf(plan.problem.x);
-  return RingShapeOf(layout.rows, layout.cols, size, bytes / size, kNumbers, 2, plan.device);
+  return RingShapeOf(layout.rows, layout.cols, size, bytes / size, kNumbers, kNumbers, 2,
+                     plan.device);
 }
 
 }  // namespace
@@ -309,7 +287,8 @@ RingShape BackwardRingShape(const BackwardPlan& plan) {
   if (out.blocks != 0 && out.team == Team::kCluster) {
     const KernelPointer kernel = KernelFor(problem.x, out);
     const int64_t fit = ClustersThatFit(reinterpret_cast<const void*>(kernel), out);
-    if (fit > 0) out.teams = std::min(layout.rows, fit);
+    if (fit == 0) return none;
+    out.teams = std::min(layout.rows, fit);
   }
   return out;
 }
@@ -332,7 +311,7 @@ Status LaunchBackwardRowsRing(const BackwardPlan& plan, const RingShape& shape,
   args.buffers = buffers;
   args.dgamma = dgamma;
   args.dbeta = dbeta;
-  args.mail = static_cast<uint32_t*>(mail);
+  args.mail = static_cast<Post*>(mail);
   return LaunchRing("normalization gradient of long rows", KernelFor(problem.x, shape), shape,
                     layout.rows, mail, stream, args);
 }

@@ -1,4 +1,5 @@
-// x is [rows, cols], a statistic a row. Rows too long for any team are cut into tiles and read twice.
+// x is [rows, cols], a statistic a row. Rows too long for any team are cut into tiles and read
+// twice.
 #include "kernels/cuda/gradient_rows.cuh"
 #include "kernels/cuda/launch.cuh"
 
@@ -19,7 +20,7 @@ struct Arguments : GradientRowArguments {
 
 // The sums of one tile of a row.
 template <typename A, int VEC, typename Types = AnyTypes<A>>
-__global__ void __launch_bounds__(kSplitThreads)
+__global__ void __launch_bounds__(kSplitThreads, 1)
     TileSumsKernel(const __grid_constant__ Arguments args) {
   constexpr int kItems = kSplitItems / VEC;
   __shared__ BlockStorage<3, A> storage;
@@ -112,8 +113,16 @@ __global__ void __launch_bounds__(kApplyThreads)
 #pragma unroll
   for (int v = 0; v < VEC; ++v) {
     const int64_t at = static_cast<int64_t>(blockIdx.y) * args.cols + c + v;
-    if (args.dgamma != nullptr) static_cast<A*>(args.dgamma)[at] = dgamma[v];
-    if (args.dbeta != nullptr) static_cast<A*>(args.dbeta)[at] = dbeta[v];
+    const auto store = [&](A sum, void* partial, void* whole) {
+      if (partial == nullptr) return;
+      if (gridDim.y == 1) {
+        StoreOne<A>(args.dparam, whole, at, sum);
+      } else {
+        static_cast<A*>(partial)[at] = sum;
+      }
+    };
+    store(dgamma[v], args.dgamma, args.buffers.dgamma);
+    store(dbeta[v], args.dbeta, args.buffers.dbeta);
   }
 }
 
@@ -180,7 +189,7 @@ bool BackwardSplitFits(const BackwardProblem& problem) {
 }
 
 // Chunks of rows in the second pass; shape and device alone decide. The last one may be short, none
-// is empty.
+// is empty. The sums of a single one are whole: they are stored as the result.
 int64_t SplitPartials(const BackwardPlan& plan) {
   const RowLayout& layout = plan.problem.geometry.rows;
   const int64_t strips = CeilDiv(layout.cols, kApplyThreads * 4);

@@ -11,11 +11,12 @@ namespace {
 
 constexpr int kStages = 3;
 constexpr int kTileBytes = 2048;  // at most, where a tile has more than one row
-constexpr int kColumns = 512;     // at most, of a row
 
 // Blocks to a multiprocessor, by the numbers that a lane keeps.
 template <int NUMBERS, bool kDirect>
-constexpr int kResident = NUMBERS <= 8 ? 5 : kDirect ? 4 : 3;
+constexpr int kResident = NUMBERS <= 8 ? 5
+                          : kDirect    ? 4
+                                       : 3;
 
 struct Arguments {
   DType param;
@@ -57,8 +58,7 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
       if (args.buffers.mean != nullptr) {
         CopyAsync<4>(means + r, static_cast<const float*>(args.buffers.mean) + row + r);
       }
-      CopyAsync<4>(means + shape.rows + r,
-                   static_cast<const float*>(args.buffers.rstd) + row + r);
+      CopyAsync<4>(means + shape.rows + r, static_cast<const float*>(args.buffers.rstd) + row + r);
     }
     CommitCopies();
   };
@@ -80,8 +80,7 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
     __syncwarp();
     T* x_tile = reinterpret_cast<T*>(stage + at * stage_bytes);
     const T* dy_tile = reinterpret_cast<const T*>(stage + at * stage_bytes + shape.bytes);
-    const float* means =
-        reinterpret_cast<const float*>(stage + at * stage_bytes + 2 * shape.bytes);
+    const float* means = reinterpret_cast<const float*>(stage + at * stage_bytes + 2 * shape.bytes);
     for (int r = group; r < shape.rows; r += groups) {
       // Rows beyond the last are computed from what lies there, and not used.
       const int64_t row = first + r;
@@ -207,7 +206,7 @@ TileShape ShapeOf(const BackwardPlan& plan, bool params_aligned) {
 bool SuitsTiles(const BackwardPlan& plan) {
   const BackwardProblem& problem = plan.problem;
   const RowLayout& layout = problem.geometry.rows;
-  return layout.cols <= kColumns && problem.dy == problem.x && problem.dx == problem.x &&
+  return layout.cols <= kTileColumns && problem.dy == problem.x && problem.dx == problem.x &&
          !problem.in_double() && RowParams::Of(layout).by_column &&
          ShapeOf(plan, true).bytes <= kTileBytes;
 }
@@ -215,9 +214,9 @@ bool SuitsTiles(const BackwardPlan& plan) {
 int64_t TilePartials(const BackwardPlan& plan) {
   const TileShape shape = ShapeOf(plan, true);
   const bool direct = shape.vector * SizeOf(plan.problem.x) == 16;
-  const int64_t resident = !direct                              ? kResident<16, false>
+  const int64_t resident = !direct                          ? kResident<16, false>
                            : shape.items * shape.vector > 8 ? kResident<16, true>
-                                                                : kResident<8, true>;
+                                                            : kResident<8, true>;
   return std::min(CeilDiv(CeilDiv(plan.problem.geometry.rows.rows, shape.rows), kTileWarps),
                   resident * plan.device.multiprocessors);
 }

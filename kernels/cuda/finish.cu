@@ -6,52 +6,58 @@ namespace nv_norms {
 namespace cuda {
 namespace {
 
-// 8 columns are a sector of 32 bytes; there are often fewer columns than would fill the GPU.
-constexpr int kColumns = 8;
-constexpr int kRows = 64;
-constexpr int kBatch = 8;  // numbers of a thread under way
+constexpr int kThreads = 256;
+constexpr int kMostRows = 32;  // of threads to a column: 8 columns are a sector of 32 bytes
+constexpr int kBatch = 8;      // numbers of a thread under way
 
 template <typename A>
-__global__ void __launch_bounds__(kColumns* kRows)
+__global__ void __launch_bounds__(kThreads)
     FinishKernel(const A* dgamma_partials, const A* dbeta_partials, int64_t partials, int64_t cols,
                  DType type, void* dgamma, void* dbeta) {
-  __shared__ double sums[kRows][kColumns];
+  __shared__ double sums[kThreads];  // [rows][columns]
   const A* from = blockIdx.y == 0 ? dgamma_partials : dbeta_partials;
   void* to = blockIdx.y == 0 ? dgamma : dbeta;
   if (to == nullptr) return;
-  const int64_t c = static_cast<int64_t>(blockIdx.x) * kColumns + threadIdx.x;
+  const int columns = blockDim.x;
+  const int rows = blockDim.y;
+  const int64_t c = static_cast<int64_t>(blockIdx.x) * columns + threadIdx.x;
   double sum = 0;
   if (c < cols) {
-    for (int64_t start = threadIdx.y; start < partials; start += kBatch * kRows) {
+    for (int64_t start = threadIdx.y; start < partials; start += kBatch * rows) {
       A batch[kBatch];
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        const int64_t row = start + i * kRows;
+        const int64_t row = start + i * rows;
         batch[i] = row < partials ? from[row * cols + c] : A(0);
       }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) sum += batch[i];
     }
   }
-  sums[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-#pragma unroll
-  for (int half = kRows / 2; half > 0; half /= 2) {
-    if (threadIdx.y < half) {
-      sums[threadIdx.y][threadIdx.x] += sums[threadIdx.y + half][threadIdx.x];
-    }
+  const int at = threadIdx.y * columns + threadIdx.x;
+  sums[at] = sum;
+  for (int half = rows / 2; half > 0; half /= 2) {
     __syncthreads();
+    if (threadIdx.y < half) sums[at] += sums[at + half * columns];
   }
-  if (threadIdx.y == 0 && c < cols) StoreOne<double>(type, to, c, sums[0][threadIdx.x]);
+  if (threadIdx.y == 0 && c < cols) StoreOne<double>(type, to, c, sums[at]);
 }
 
 }  // namespace
 
 Status LaunchFinish(const BackwardProblem& problem, const BackwardBuffers& buffers,
-                    const void* dgamma, const void* dbeta, int64_t partials, void* stream) {
+                    const void* dgamma, const void* dbeta, int64_t partials, const Device& device,
+                    void* stream) {
   const int64_t cols = problem.geometry.rows.cols;
-  const dim3 grid(static_cast<unsigned>(CeilDiv(cols, kColumns)), 2);
-  const dim3 block(kColumns, kRows);
+  // Threads enough for every multiprocessor, if there are so many numbers.
+  int rows = 1;
+  while (rows < kMostRows && rows < partials &&
+         2 * cols * rows < int64_t{2048} * device.multiprocessors) {
+    rows *= 2;
+  }
+  const int columns = kThreads / rows;
+  const dim3 grid(static_cast<unsigned>(CeilDiv(cols, columns)), 2);
+  const dim3 block(columns, rows);
   const auto launch = [&](auto* kernel, auto* tag) {
     using A = std::remove_pointer_t<decltype(tag)>;
     return LaunchKernel("sums of parameter gradients", kernel, grid, block, 0, 1, stream,

@@ -1,5 +1,5 @@
-// x is [rows, cols], a statistic a row, of any types and any alignment. A row lies in the registers of
-// a part of a warp, of a block or of a cluster of blocks, so that x is read once.
+// x is [rows, cols], a statistic a row, of any types and any alignment. A row lies in the registers
+// of a part of a warp, of a block or of a cluster of blocks, so that x is read once.
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/rows.cuh"
@@ -8,8 +8,8 @@ namespace nv_norms {
 namespace cuda {
 namespace {
 
-constexpr int kWarpThreads = 128;    // block size where a row has a part of a warp
-constexpr int kBlockThreads = 1024;  // at most, where a row has a block
+constexpr int kWarpThreads = 128;   // block size where a row has a part of a warp
+constexpr int kBlockThreads = 896;  // at most, where a row has a block
 
 struct Arguments {
   DType x;
@@ -52,10 +52,8 @@ __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
   const bool center = args.formula != Formula::kRms;  // the statistics, at least
 
   Bits<A, VEC> bits[ITEMS];
-  LoadRow<A, VEC, ITEMS>(args.x, args.buffers.x, base, cols, threads, rank,
-                                            bits);
-  const A first =
-      center && cols > 0 ? LoadOne<A>(args.x, args.buffers.x, base) : A(0);
+  LoadRow<A, VEC, ITEMS>(args.x, args.buffers.x, base, cols, threads, rank, bits);
+  const A first = center && cols > 0 ? LoadOne<A>(args.x, args.buffers.x, base) : A(0);
   A values[ITEMS][VEC];
   ConvertRow<A, VEC, ITEMS>(args.x, bits, cols, threads, rank, first, values);
 
@@ -118,10 +116,8 @@ __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
     if (c < cols) {
       A gamma[VEC];
       A beta[VEC];
-      LoadParams<A, VEC>(args.params, args.param, args.buffers.gamma, row, c, 1,
-                                            gamma);
-      LoadParams<A, VEC>(args.params, args.param, args.buffers.beta, row, c, 0,
-                                            beta);
+      LoadParams<A, VEC>(args.params, args.param, args.buffers.gamma, row, c, 1, gamma);
+      LoadParams<A, VEC>(args.params, args.param, args.buffers.beta, row, c, 0, beta);
       A y[VEC];
 #pragma unroll
       for (int v = 0; v < VEC; ++v) {
@@ -203,10 +199,11 @@ Status LaunchForwardRowsAny(const ForwardPlan& plan, const ForwardBuffers& buffe
   args.buffers = buffers;
   const bool warp = tile.threads <= 32;
   const bool by_four = VectorFor(problem, buffers) == 4;
-  const KernelPointer kernel =
-      problem.in_double()
-          ? (by_four ? KernelFor<double, 4>(tile.items, warp) : KernelFor<double, 1>(tile.items, warp))
-          : (by_four ? KernelFor<float, 4>(tile.items, warp) : KernelFor<float, 1>(tile.items, warp));
+  const KernelPointer kernel = problem.in_double()
+                                   ? (by_four ? KernelFor<double, 4>(tile.items, warp)
+                                              : KernelFor<double, 1>(tile.items, warp))
+                                   : (by_four ? KernelFor<float, 4>(tile.items, warp)
+                                              : KernelFor<float, 1>(tile.items, warp));
   const int64_t blocks =
       warp ? CeilDiv(args.rows, kWarpThreads / tile.threads) : args.rows * tile.blocks;
   return LaunchKernel("normalization of rows", kernel, static_cast<unsigned>(blocks),

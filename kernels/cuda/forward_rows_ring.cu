@@ -7,7 +7,9 @@ namespace nv_norms {
 namespace cuda {
 namespace {
 
-// Of a row, to a thread that copies 16 bytes at once, or 4.
+// Of a row, to a thread that copies 16 bytes at once, or 4. Each number of items of a block has a
+// kernel of its own: 10000 x 10000 bfloat16 has 3 items to a thread.
+constexpr int kLeastNumbers = 16;
 constexpr int kNumbers = 32;
 constexpr int kNarrowNumbers = 16;
 
@@ -19,7 +21,7 @@ struct Arguments {
   int cols;
   RingShape shape;
   ForwardBuffers buffers;
-  uint32_t* mail;  // [rows][kPostNumbers][blocks], for teams of the grid
+  Post* mail;  // [rows][blocks], for teams of the grid
 };
 
 // (x - shift) * rstd + offset is xhat.
@@ -34,7 +36,7 @@ __device__ __forceinline__ Line LineOf(const Arguments& args, int64_t row, float
                                        float variance, bool store) {
   Line out;
   out.shift = shift;
-  out.rstd = InverseRoot(variance + args.epsilon);
+  out.rstd = ShortInverseRoot(variance + args.epsilon);
   out.offset = args.formula == Formula::kScaleOnly ? shift * out.rstd : -low * out.rstd;
   if (store) {
     if (args.buffers.mean != nullptr) static_cast<float*>(args.buffers.mean)[row] = shift + low;
@@ -44,38 +46,39 @@ __device__ __forceinline__ Line LineOf(const Arguments& args, int64_t row, float
 }
 
 // All posts of a row to its statistics, in one warp. A post is the mean in two parts and the sum of
-// squares about it, of the numbers of a block.
+// squares about it, of the numbers of a block. Means are taken from the first block's, from which
+// the row's is at most some sqrt(blocks) standard deviations away.
 template <Team kTeam>
 __device__ __forceinline__ Line Collect(const Arguments& args, const ClusterMail* mail, int parity,
                                         int64_t row, int share, bool store) {
   const int blocks = args.shape.blocks;
-  const auto post = [&](int n, int block) {
-    if constexpr (kTeam == Team::kCluster) return mail->posts[parity][n][block];
-    return WaitForPost(args.mail + (row * kPostNumbers + n) * blocks + block);
-  };
-  const auto mean_of = [&](int block) { return static_cast<double>(post(0, block)) + post(1, block); };
-  const auto count_of = [&](int block) {
-    return static_cast<double>(max(0, min(share, args.cols - block * share)));
-  };
-  const double count = args.cols;
   const int lane = threadIdx.x % 32;
-  double mean[1] = {0};
-  if (args.formula != Formula::kRms) {
-#pragma unroll 1
-    for (int block = lane; block < blocks; block += 32) mean[0] += count_of(block) * mean_of(block);
-    WarpSum(mean, 32);
-    mean[0] /= count;
+  const int lanes = kTeam == Team::kCluster ? kMaxTeamCluster : 32;
+  float posts[kPostsOfLane<kTeam>][kPostNumbers];
+  CollectPosts<kTeam>(mail, parity, args.mail + row * blocks, blocks, posts);
+  const float pivot = __shfl_sync(0xffffffffu, posts[0][0], 0);
+  const float inverse = 1.0f / static_cast<float>(args.cols);
+  float counts[kPostsOfLane<kTeam>];
+  float mean[1] = {0};
+#pragma unroll
+  for (int i = 0; i < kPostsOfLane<kTeam>; ++i) {
+    const int block = i * 32 + lane;
+    counts[i] =
+        block < blocks ? static_cast<float>(max(0, min(share, args.cols - block * share))) : 0.0f;
+    posts[i][0] = (posts[i][0] - pivot) + posts[i][1];
+    mean[0] += counts[i] == 0 ? 0.0f : counts[i] * posts[i][0];
   }
-  double m2[1] = {0};
-#pragma unroll 1
-  for (int block = lane; block < blocks; block += 32) {
-    const double step = mean_of(block) - mean[0];
-    m2[0] += post(2, block) + count_of(block) * step * step;
+  WarpSum(mean, lanes);
+  mean[0] = args.formula == Formula::kRms ? 0.0f : mean[0] * inverse;
+  float m2[1] = {0};
+#pragma unroll
+  for (int i = 0; i < kPostsOfLane<kTeam>; ++i) {
+    const float step = posts[i][0] - mean[0];
+    m2[0] += counts[i] == 0 ? 0.0f : posts[i][2] + counts[i] * step * step;
   }
-  WarpSum(m2, 32);
-  const float shift = static_cast<float>(mean[0]);
-  return LineOf(args, row, shift, static_cast<float>(mean[0] - shift),
-                static_cast<float>(m2[0] / count), store);
+  WarpSum(m2, lanes);
+  const float shift = pivot + mean[0];
+  return LineOf(args, row, shift, (pivot - shift) + mean[0], m2[0] * inverse, store);
 }
 
 template <typename T, typename Y, int VEC, int NUMBERS, Team kTeam>
@@ -89,9 +92,12 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   constexpr int kItems = NUMBERS / VEC;
   constexpr int kBytes = VEC * sizeof(T);
   constexpr int kDelay = kLag<kTeam>;
+  // The first sum is taken of x - pivot, so that equal numbers have just this mean. Sums of a few
+  // thousand equal numbers of 16 bits are exact without.
+  constexpr bool kPivot = sizeof(T) == 4;
   if constexpr (kTeam == Team::kCluster) ArriveAtCluster(2);
   const RingShape& shape = args.shape;
-  const RingPlace place = PlaceOf<kTeam>(shape.blocks, shape.share, args.cols / VEC);
+  const RingPlace place = PlaceOf<kTeam, kItems>(shape, args.cols / VEC);
   const int stage_bytes = (shape.share * kBytes + 15) / 16 * 16;
   char* const stages = reinterpret_cast<char*>(ring);
   const T* x = static_cast<const T*>(args.buffers.x) + place.begin * VEC;
@@ -101,11 +107,8 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     if (row < args.rows) {
       const T* from = x + row * args.cols;
       char* to = stages + slot * stage_bytes;
-#pragma unroll
-      for (int k = 0; k < kItems; ++k) {
-        const int i = k * blockDim.x + threadIdx.x;
-        if (i < place.count) CopyAsync<kBytes>(to + i * kBytes, from + i * VEC);
-      }
+      ForItems<kItems>(place, shape.items,
+                       [&](int, int i) { CopyAsync<kBytes>(to + i * kBytes, from + i * VEC); });
     }
     CommitCopies();
   };
@@ -114,9 +117,8 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   float beta[kItems][VEC];
 #pragma unroll
   for (int k = 0; k < kItems; ++k) {
-    const int i = k * blockDim.x + threadIdx.x;
-    if (i < place.count) {
-      const int c = (place.begin + i) * VEC;
+    if (place.Has(k, shape.items)) {
+      const int c = (place.begin + place.first + 32 * k) * VEC;
       LoadParams<float, VEC>({}, args.param, args.buffers.gamma, 0, c, 1, gamma[k]);
       LoadParams<float, VEC>({}, args.param, args.buffers.beta, 0, c, 0, beta[k]);
     }
@@ -125,7 +127,8 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   const int numbers = place.count * VEC;
   const float inverse = numbers > 0 ? 1.0f / static_cast<float>(numbers) : 0.0f;
   const auto pivot_of = [&](int64_t row) {
-    return center && row < args.rows && numbers > 0 ? To<float>::Of(x[row * args.cols]) : 0.0f;
+    return kPivot && center && row < args.rows && numbers > 0 ? To<float>::Of(x[row * args.cols])
+                                                              : 0.0f;
   };
   float next_pivot = pivot_of(place.team);
   int slot = 0;      // of `row`
@@ -135,25 +138,20 @@ __global__ void __launch_bounds__(kRingThreads, 1)
 
   const auto normalize = [&](int64_t row, const Line& line, auto&& value) {
     Y* to = y + row * args.cols;
+    ForItems<kItems>(place, shape.items, [&](int k, int i) {
+      float v[VEC];
+      value(k, i, v);
 #pragma unroll
-    for (int k = 0; k < kItems; ++k) {
-      const int i = k * blockDim.x + threadIdx.x;
-      if (i < place.count) {
-        float v[VEC];
-        value(k, i, v);
-#pragma unroll
-        for (int j = 0; j < VEC; ++j) {
-          v[j] = (v[j] * line.rstd + line.offset) * gamma[k][j] + beta[k][j];
-        }
-        StoreAs(to + i * VEC, v);
+      for (int j = 0; j < VEC; ++j) {
+        v[j] = (v[j] * line.rstd + line.offset) * gamma[k][j] + beta[k][j];
       }
-    }
+      StoreAs(to + i * VEC, v);
+    });
   };
   const auto finish = [&](int64_t row, int at) {
     if (threadIdx.x < 32) {
       const bool store = place.rank == 0 && threadIdx.x == 0;
-      const Line line =
-          Collect<kTeam>(args, &mail, at, row, shape.share * VEC, store);
+      const Line line = Collect<kTeam>(args, &mail, at, row, shape.share * VEC, store);
       if (threadIdx.x == 0) lines[at] = line;
     }
     __syncthreads();
@@ -161,7 +159,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   };
   const auto normalize_staged = [&](int64_t row, const Line& line) {
     const char* from = stages + old_slot * stage_bytes;
-    normalize(row, line, [&](int, int i, float(&v)[VEC]) {
+    normalize(row, line, [&](int, int i, float (&v)[VEC]) {
       Unpack<T>(from + i * kBytes, v);
 #pragma unroll
       for (int j = 0; j < VEC; ++j) v[j] -= line.shift;
@@ -178,37 +176,32 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     constexpr bool kKeep = kTeam == Team::kBlock;
     float kept[kKeep ? kItems : 1][VEC];
     if constexpr (kKeep) {
-#pragma unroll
-      for (int k = 0; k < kItems; ++k) {
-        const int i = k * blockDim.x + threadIdx.x;
-        if (i < place.count) Unpack<T>(from + i * kBytes, kept[k]);
-      }
+      ForItems<kItems>(place, shape.items,
+                       [&](int k, int i) { Unpack<T>(from + i * kBytes, kept[k]); });
     }
     const float pivot = next_pivot;
     next_pivot = pivot_of(row + place.teams);
     if constexpr (kKeep) copy(row + shape.stages * place.teams, slot);
     slot = slot + 1 == shape.stages ? 0 : slot + 1;
-    // Calls use(k, j, v) for this thread's numbers v of the row.
-    const auto for_each = [&](auto&& use) {
+    // Calls use(n, v) for this thread's numbers v of the row.
+    const auto for_each = [&](const auto& use) {
+      ForItems<kItems>(place, shape.items, [&](int k, int i) {
+        float read[VEC];
+        if constexpr (!kKeep) Unpack<T>(from + i * kBytes, read);
 #pragma unroll
-      for (int k = 0; k < kItems; ++k) {
-        const int i = k * blockDim.x + threadIdx.x;
-        if (i < place.count) {
-          float read[VEC];
-          if constexpr (!kKeep) Unpack<T>(from + i * kBytes, read);
-#pragma unroll
-          for (int j = 0; j < VEC; ++j) use(k * VEC + j, *(kKeep ? &kept[kKeep ? k : 0][j] : &read[j]));
-        }
-      }
+        for (int j = 0; j < VEC; ++j)
+          use(k * VEC + j, *(kKeep ? &kept[kKeep ? k : 0][j] : &read[j]));
+      });
     };
 
     float shift = 0;
     if (center) {
       float parts[4] = {0, 0, 0, 0};
-      for_each([&](int n, float& v) { parts[n % 4] += v - pivot; });
+      for_each([&](int n, float& v) { parts[n % 4] += kPivot ? v - pivot : v; });
       float sum[1] = {(parts[0] + parts[1]) + (parts[2] + parts[3])};
-      BlockSum(sum, &first_storage);
-      shift = pivot + sum[0] * inverse;
+      ShortBlockSum(sum, &first_storage);
+      shift = kPivot ? pivot + sum[0] * inverse
+                     : (numbers > 0 ? sum[0] / static_cast<float>(numbers) : 0.0f);
     }
     float parts[4] = {0, 0, 0, 0};
     for_each([&](int n, float& v) {
@@ -218,7 +211,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     });
     float sums[2] = {parts[0] + parts[1], parts[2] + parts[3]};
     // Two storages by turns: a thread may still read one when another is a row ahead.
-    BlockSum(sums, &second_storage[parity]);
+    ShortBlockSum(sums, &second_storage[parity]);
     float low = 0;
     float m2 = sums[1];
     if (center) {
@@ -228,7 +221,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     }
     if constexpr (kTeam == Team::kBlock) {
       const Line line = LineOf(args, row, shift, low, m2 * inverse, threadIdx.x == 0);
-      normalize(row, line, [&](int k, int, float(&v)[VEC]) {
+      normalize(row, line, [&](int k, int, float (&v)[VEC]) {
 #pragma unroll
         for (int j = 0; j < VEC; ++j) v[j] = kept[k][j];
       });
@@ -246,7 +239,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
         }
       } else {
         if (threadIdx.x == 0) {
-          PostToGrid(args.mail + row * kPostNumbers * shape.blocks, place.rank, shape.blocks, post);
+          PostToGrid(args.mail + row * shape.blocks + place.rank, post);
         }
         if (step >= kDelay) {
           const int64_t old = row - kDelay * place.teams;
@@ -293,7 +286,15 @@ KernelPointer KernelFor(DType x, DType y, const RingShape& shape) {
   if (shape.vector != kVector) {
     return x == y ? KernelFor<T, T, 4 / sizeof(T), kNarrowNumbers>(shape.team) : nullptr;
   }
-  if (x == y) return KernelFor<T, T, kVector, kNumbers>(shape.team);
+  if (x == y) {
+    if (shape.team == Team::kBlock && shape.items * kVector == 16) {
+      return RingKernel<T, T, kVector, 16, Team::kBlock>;
+    }
+    if (shape.team == Team::kBlock && shape.items * kVector == 24) {
+      return RingKernel<T, T, kVector, 24, Team::kBlock>;
+    }
+    return KernelFor<T, T, kVector, kNumbers>(shape.team);
+  }
   if constexpr (std::is_same_v<T, float>) {
     return y == DType::kHalf ? KernelFor<T, __half, kVector, kNumbers>(shape.team)
                              : KernelFor<T, __nv_bfloat16, kVector, kNumbers>(shape.team);
@@ -313,7 +314,8 @@ RingShape ShapeOf(const ForwardPlan& plan, bool wide) {
   const RowLayout& layout = plan.problem.geometry.rows;
   const int64_t size = SizeOf(plan.problem.x);
   return RingShapeOf(layout.rows, layout.cols, size, (wide ? 16 : 4) / size,
-                     wide ? kNumbers : kNarrowNumbers, 1, plan.device);
+                     wide ? kLeastNumbers : kNarrowNumbers, wide ? kNumbers : kNarrowNumbers, 1,
+                     plan.device);
 }
 
 }  // namespace
@@ -344,9 +346,14 @@ Status LaunchForwardRowsRing(const ForwardPlan& plan, const ForwardBuffers& buff
            AlignedTo(buffers.beta, bytes);
   };
   if (!aligned(4)) return Status();
-  const RingShape shape = ShapeOf(plan, aligned(16));
+  RingShape shape = ShapeOf(plan, aligned(16));
   const KernelPointer kernel = KernelFor(problem.x, problem.y, shape);
   if (shape.blocks == 0 || kernel == nullptr) return Status();
+  if (shape.team == Team::kCluster) {
+    const int64_t fit = ClustersThatFit(reinterpret_cast<const void*>(kernel), shape);
+    if (fit == 0) return Status();
+    shape.teams = std::min(layout.rows, fit);
+  }
   Arguments args = {};
   args.param = problem.param;
   args.formula = problem.formula;
@@ -355,7 +362,7 @@ Status LaunchForwardRowsRing(const ForwardPlan& plan, const ForwardBuffers& buff
   args.cols = static_cast<int>(layout.cols);
   args.shape = shape;
   args.buffers = buffers;
-  args.mail = static_cast<uint32_t*>(workspace);
+  args.mail = static_cast<Post*>(workspace);
   *launched = true;
   return LaunchRing("normalization of long rows", kernel, shape, layout.rows, workspace, stream,
                     args);

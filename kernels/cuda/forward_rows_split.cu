@@ -1,4 +1,5 @@
-// x is [rows, cols], a statistic a row. Rows too long for any team are cut into tiles and read twice.
+// x is [rows, cols], a statistic a row. Rows too long for any team are cut into tiles and read
+// twice.
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/rows.cuh"

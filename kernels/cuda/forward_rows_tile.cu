@@ -1,4 +1,4 @@
-// x is [rows, cols] of up to 1024 columns. A warp goes through tiles of rows; while it works on
+// x is [rows, cols] of up to 512 columns. A warp goes through tiles of rows; while it works on
 // one, the next ones are on their way to shared memory. gamma and beta stay in registers.
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -13,7 +13,9 @@ constexpr int kTileBytes = 3072;  // at most, where a tile has more than one row
 
 // Blocks to a multiprocessor, by the numbers that a lane keeps.
 template <int NUMBERS, bool kDirect>
-constexpr int kResident = NUMBERS > 16 ? 3 : NUMBERS <= 8 ? 7 : kDirect ? 5 : 4;
+constexpr int kResident = NUMBERS <= 8 ? 7
+                          : kDirect    ? 5
+                                       : 4;
 
 struct Arguments {
   DType param;
@@ -31,6 +33,9 @@ template <typename T, typename Y, int VEC, int ITEMS, bool kDirect>
 __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
     TileKernel(const __grid_constant__ Arguments args) {
   extern __shared__ uint4 stages[];  // [warps][kStages][tile]
+  // The first sum is taken of x - pivot, so that equal numbers have just this mean. Sums of up to
+  // a thousand equal numbers of 16 bits are exact without.
+  constexpr bool kPivot = sizeof(T) == 4;
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   const TileShape& shape = args.shape;
@@ -45,8 +50,8 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
   int64_t first = (static_cast<int64_t>(blockIdx.x) * kTileWarps + warp) * shape.rows;
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) {
-    CopyTile(stage + s * shape.bytes, x, first + s * step, args.rows, shape.rows, cols,
-             shape.bytes, lane);
+    CopyTile(stage + s * shape.bytes, x, first + s * step, args.rows, shape.rows, cols, shape.bytes,
+             lane);
     CommitCopies();
   }
   float gamma[ITEMS][VEC];
@@ -80,18 +85,20 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
       }
       float shift = 0;
       if (center) {
-        const float pivot = __shfl_sync(0xffffffffu, values[0][0], group * lanes);
+        const float pivot = kPivot ? __shfl_sync(0xffffffffu, values[0][0], group * lanes) : 0.0f;
         float parts[4] = {0, 0, 0, 0};
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
           if (ColumnOf<VEC>(i, lanes, rank) < cols) {
 #pragma unroll
-            for (int v = 0; v < VEC; ++v) parts[(i * VEC + v) % 4] += values[i][v] - pivot;
+            for (int v = 0; v < VEC; ++v) {
+              parts[(i * VEC + v) % 4] += kPivot ? values[i][v] - pivot : values[i][v];
+            }
           }
         }
         float sum[1] = {(parts[0] + parts[1]) + (parts[2] + parts[3])};
         WarpSum(sum, lanes);
-        shift = pivot + sum[0] * inverse;
+        shift = kPivot ? pivot + sum[0] * inverse : sum[0] / static_cast<float>(cols);
       }
       float parts[4] = {0, 0, 0, 0};
 #pragma unroll
@@ -114,7 +121,7 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
         m2 -= sums[0] * low;
         m2 = m2 < 0 ? 0.0f : m2;  // keeps NaN
       }
-      const float rstd = InverseRoot(m2 * inverse + args.epsilon);
+      const float rstd = ShortInverseRoot(m2 * inverse + args.epsilon);
       const int64_t row = first + r;
       if (rank == 0 && row < args.rows) {
         if (args.buffers.mean != nullptr) {
@@ -152,7 +159,8 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
 
 using KernelPointer = void (*)(Arguments);
 
-// The kernel for `numbers` numbers to a lane, or a few more, and how many of its blocks are resident.
+// The kernel for `numbers` numbers to a lane, or a few more, and how many of its blocks are
+// resident.
 struct Choice {
   KernelPointer kernel = nullptr;
   int resident = 1;
@@ -167,8 +175,7 @@ template <typename T, typename Y>
 Choice DirectKernelFor(int numbers) {
   constexpr int kVector = kVectorOf<T>;
   if (numbers <= 8) return ChoiceOf<T, Y, kVector, true, 8>();
-  if (numbers <= 16) return ChoiceOf<T, Y, kVector, true, 16>();
-  return ChoiceOf<T, Y, kVector, true, 32>();
+  return ChoiceOf<T, Y, kVector, true, 16>();
 }
 
 template <typename T>
@@ -199,18 +206,17 @@ Status LaunchForwardRowsTile(const ForwardPlan& plan, const ForwardBuffers& buff
       !AlignedTo(buffers.x, 16) || !AlignedTo(buffers.y, 16)) {
     return Status();
   }
-  const TileShape shape =
-      TileShapeOf(layout.rows, layout.cols, SizeOf(problem.x),
-                  AlignedTo(buffers.gamma, 16) && AlignedTo(buffers.beta, 16),
-                  16 * plan.device.multiprocessors, kTileBytes);
+  const TileShape shape = TileShapeOf(layout.rows, layout.cols, SizeOf(problem.x),
+                                      AlignedTo(buffers.gamma, 16) && AlignedTo(buffers.beta, 16),
+                                      16 * plan.device.multiprocessors, kTileBytes);
   const bool direct = shape.vector * SizeOf(problem.x) == 16;
   if (shape.bytes > (direct ? 4096 : kTileBytes)) return Status();
   const int numbers = shape.items * shape.vector;
-  const Choice choice =
-      problem.x == DType::kFloat  ? KernelFor<float>(problem.x, problem.y, shape.vector, numbers)
-      : problem.x == DType::kHalf ? KernelFor<__half>(problem.x, problem.y, shape.vector, numbers)
-                                  : KernelFor<__nv_bfloat16>(problem.x, problem.y, shape.vector,
-                                                             numbers);
+  const Choice choice = problem.x == DType::kFloat
+                            ? KernelFor<float>(problem.x, problem.y, shape.vector, numbers)
+                        : problem.x == DType::kHalf
+                            ? KernelFor<__half>(problem.x, problem.y, shape.vector, numbers)
+                            : KernelFor<__nv_bfloat16>(problem.x, problem.y, shape.vector, numbers);
   if (choice.kernel == nullptr) return Status();
   Arguments args = {};
   args.param = problem.param;

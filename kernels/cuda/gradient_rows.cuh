@@ -47,8 +47,8 @@ struct GradientRow {
   A e[ITEMS][VEC];
   A dy[ITEMS][VEC];
 
-  __device__ __forceinline__ void Load(const GradientRowArguments& args, int64_t base, int cols, int threads,
-                                       int rank, A mean) {
+  __device__ __forceinline__ void Load(const GradientRowArguments& args, int64_t base, int cols,
+                                       int threads, int rank, A mean) {
     Bits<A, VEC> x_bits[ITEMS];
     Bits<A, VEC> dy_bits[ITEMS];
     LoadRow<A, VEC, ITEMS, typename Types::X>(args.x, args.buffers.x, base, cols, threads, rank,
@@ -66,8 +66,9 @@ struct GradientRow {
 };
 
 template <typename A, int VEC, int ITEMS, typename Types = AnyTypes<A>>
-__device__ __forceinline__ void LoadGamma(const GradientRowArguments& args, int64_t row, int64_t column,
-                                          int cols, int threads, int rank, A (&gamma)[ITEMS][VEC]) {
+__device__ __forceinline__ void LoadGamma(const GradientRowArguments& args, int64_t row,
+                                          int64_t column, int cols, int threads, int rank,
+                                          A (&gamma)[ITEMS][VEC]) {
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     const int c = ColumnOf<VEC>(i, threads, rank);

@@ -77,7 +77,8 @@ Status LaunchBackwardRowsSplit(const BackwardPlan& plan, const BackwardBuffers& 
                                void* terms, void* tile_sums, void* dgamma, void* dbeta,
                                void* stream);
 Status LaunchFinish(const BackwardProblem& problem, const BackwardBuffers& buffers,
-                    const void* dgamma, const void* dbeta, int64_t partials, void* stream);
+                    const void* dgamma, const void* dbeta, int64_t partials, const Device& device,
+                    void* stream);
 
 void PlanForwardColumns(ForwardPlan* plan);
 Status LaunchForwardColumns(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,

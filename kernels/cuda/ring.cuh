@@ -15,7 +15,9 @@ constexpr int kRingThreads = 512;  // at most, with 128 registers each
 
 // Rows between a block's sums of a row and its use of the team's.
 template <Team kTeam>
-constexpr int kLag = kTeam == Team::kBlock ? 0 : kTeam == Team::kCluster ? 1 : 2;
+constexpr int kLag = kTeam == Team::kBlock     ? 0
+                     : kTeam == Team::kCluster ? 1
+                                               : 2;
 
 // How a ring kernel cuts its rows.
 struct RingShape {
@@ -24,42 +26,68 @@ struct RingShape {
   int blocks = 1;    // to a row
   int share = 1;     // vectors of a row to a block
   int threads = 32;  // to a block
+  int items = 1;     // vectors to a thread
   int stages = 2;
   int64_t teams = 1;
   int64_t shared = 0;  // bytes
 };
 
-// This block's place.
+// The place of this block and thread. A warp has neighbouring vectors: of item k this thread has
+// vector `first` + 32 * k of the block's share.
 struct RingPlace {
   int rank;  // of the block in its team
   int64_t team;
   int64_t teams;
-  int begin;  // vectors of a row
-  int count;
+  int begin;  // of the share, in vectors of a row
+  int count;  // vectors of the share
+  int first;
+  bool full;  // the warp has ITEMS items
+
+  __device__ bool Has(int k, int items) const { return k < items && first + 32 * k < count; }
 };
 
-template <Team kTeam>
-__device__ __forceinline__ RingPlace PlaceOf(int blocks, int share, int vectors) {
+// Calls use(k, vector) for this thread's items, at most ITEMS. Full warps need no branches, between
+// which the compiler would not overlap the items' work.
+template <int ITEMS, typename F>
+__device__ __forceinline__ void ForItems(const RingPlace& place, int items, const F& use) {
+  if (place.full) {
+#pragma unroll
+    for (int k = 0; k < ITEMS; ++k) use(k, place.first + 32 * k);
+  } else {
+#pragma unroll
+    for (int k = 0; k < ITEMS; ++k) {
+      if (place.Has(k, items)) use(k, place.first + 32 * k);
+    }
+  }
+}
+
+template <Team kTeam, int ITEMS>
+__device__ __forceinline__ RingPlace PlaceOf(const RingShape& shape, int vectors) {
+  const int blocks = shape.blocks;
   RingPlace out;
   if constexpr (kTeam == Team::kBlock) {
     out.rank = 0;
     out.team = blockIdx.x;
     out.teams = gridDim.x;
   } else {
-    out.rank = kTeam == Team::kCluster ? BlockRankInCluster()
-                                       : static_cast<int>(blockIdx.x % static_cast<unsigned>(blocks));
+    out.rank = kTeam == Team::kCluster
+                   ? BlockRankInCluster()
+                   : static_cast<int>(blockIdx.x % static_cast<unsigned>(blocks));
     out.team = blockIdx.x / static_cast<unsigned>(blocks);
     out.teams = gridDim.x / static_cast<unsigned>(blocks);
   }
-  out.begin = out.rank * share;
-  out.count = max(0, min(share, vectors - out.begin));
+  out.begin = out.rank * shape.share;
+  out.count = max(0, min(shape.share, vectors - out.begin));
+  const int warp_first = static_cast<int>(threadIdx.x) / 32 * 32 * shape.items;
+  out.first = warp_first + static_cast<int>(threadIdx.x) % 32;
+  out.full = shape.items == ITEMS && warp_first + 32 * ITEMS <= out.count;
   return out;
 }
 
-// The shape for rows of `tensors` tensors together, of whose row a thread holds `numbers` numbers;
-// blocks is 0 where there is none.
-RingShape RingShapeOf(int64_t rows, int64_t cols, int64_t size, int64_t vector, int numbers,
-                      int tensors, const Device& device);
+// The shape for rows of `tensors` tensors together, of whose row a thread holds `numbers` numbers,
+// or in a single block by eights as few as `least_numbers`; blocks is 0 where there is none.
+RingShape RingShapeOf(int64_t rows, int64_t cols, int64_t size, int64_t vector, int least_numbers,
+                      int numbers, int tensors, const Device& device);
 
 // Clusters of a kernel that the device holds at once; 0 where it cannot tell.
 int64_t ClustersThatFit(const void* kernel, const RingShape& shape);
@@ -67,15 +95,21 @@ int64_t ClustersThatFit(const void* kernel, const RingShape& shape);
 // Bytes of workspace for what teams of the grid post.
 inline int64_t MailBytes(const RingShape& shape, int64_t rows) {
   if (shape.blocks == 0 || shape.team != Team::kGrid) return 0;
-  return Align16(rows * shape.blocks * kPostNumbers * int64_t{4});
+  return rows * shape.blocks * static_cast<int64_t>(sizeof(Post));
 }
 
 template <typename Arguments>
-Status LaunchRing(const char* name, void (*kernel)(Arguments), const RingShape& shape,
-                  int64_t rows, void* mail, void* stream, const Arguments& arguments) {
+Status LaunchRing(const char* name, void (*kernel)(Arguments), const RingShape& shape, int64_t rows,
+                  void* mail, void* stream, const Arguments& arguments) {
   NV_NORMS_RETURN_IF_ERROR(AllowShared(kernel, shape.shared, name));
   LaunchAttributes attributes;
-  if (shape.team == Team::kCluster) attributes.cluster = shape.blocks;
+  if (shape.team == Team::kCluster) {
+    attributes.cluster = shape.blocks;
+    NV_NORMS_RETURN_IF_ERROR(FromCuda(
+        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                             cudaFuncAttributeNonPortableClusterSizeAllowed, shape.blocks > 8),
+        name));
+  }
   if (shape.team == Team::kGrid) {
     attributes.cooperative = true;
     NV_NORMS_RETURN_IF_ERROR(

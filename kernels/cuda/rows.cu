@@ -118,22 +118,23 @@ Status LaunchBackwardRows(const BackwardPlan& plan, const BackwardBuffers& buffe
                                                     static_cast<float*>(dbeta), stream, &launched));
     count = partials.tile;
   } else if (partials.ring != 0) {
-    NV_NORMS_RETURN_IF_ERROR(LaunchBackwardRowsRing(
-        plan, ring, buffers, static_cast<float*>(dgamma), static_cast<float*>(dbeta),
-        base + places.rest, stream, &launched));
+    NV_NORMS_RETURN_IF_ERROR(
+        LaunchBackwardRowsRing(plan, ring, buffers, static_cast<float*>(dgamma),
+                               static_cast<float*>(dbeta), base + places.rest, stream, &launched));
     count = partials.ring;
   }
   if (!launched && partials.any != 0) {
     NV_NORMS_RETURN_IF_ERROR(LaunchBackwardRowsAny(plan, buffers, terms, dgamma, dbeta, stream));
     count = partials.any;
   } else if (!launched) {
-    NV_NORMS_RETURN_IF_ERROR(LaunchBackwardRowsSplit(plan, buffers, terms, base + places.rest,
-                                                     dgamma, dbeta, stream));
+    NV_NORMS_RETURN_IF_ERROR(
+        LaunchBackwardRowsSplit(plan, buffers, terms, base + places.rest, dgamma, dbeta, stream));
     count = partials.split;
   }
   if (!want_params) return Status();
   if (!by_column) return LaunchParamGradients(plan, buffers, terms, stream);
-  return LaunchFinish(problem, buffers, dgamma, dbeta, count, stream);
+  if (!launched && partials.any == 0 && count == 1) return Status();  // these sums are whole
+  return LaunchFinish(problem, buffers, dgamma, dbeta, count, plan.device, stream);
 }
 
 }  // namespace cuda

@@ -11,8 +11,8 @@
 namespace nv_norms {
 namespace cuda {
 
-// How a register kernel cuts a row: `items` numbers to a thread, `threads` threads to a row, of which
-// `blocks` blocks (a cluster) hold equal shares.
+// How a register kernel cuts a row: `items` numbers to a thread, `threads` threads to a row, of
+// which `blocks` blocks (a cluster) hold equal shares.
 struct RowTile {
   int items = 1;
   int threads = 1;  // a power of two up to 32: several rows to a block; else the block's threads
@@ -131,11 +131,11 @@ inline bool UsualTypes(const BackwardProblem& problem) {
 // Vectors of 4 where every row and the parameters are aligned for them.
 inline int VectorFor(const ForwardProblem& problem, const ForwardBuffers& buffers) {
   const RowLayout& rows = problem.geometry.rows;
-  const bool fits = rows.cols % 4 == 0 && VectorAligned(buffers.x, problem.x, 4) &&
-                    VectorAligned(buffers.y, problem.y, 4) &&
-                    (!RowParams::Of(rows).by_column ||
-                     (VectorAligned(buffers.gamma, problem.param, 4) &&
-                      VectorAligned(buffers.beta, problem.param, 4)));
+  const bool fits =
+      rows.cols % 4 == 0 && VectorAligned(buffers.x, problem.x, 4) &&
+      VectorAligned(buffers.y, problem.y, 4) &&
+      (!RowParams::Of(rows).by_column || (VectorAligned(buffers.gamma, problem.param, 4) &&
+                                          VectorAligned(buffers.beta, problem.param, 4)));
   return fits ? 4 : 1;
 }
 inline int VectorFor(const BackwardProblem& problem, const BackwardBuffers& buffers) {
@@ -149,6 +149,13 @@ inline int VectorFor(const BackwardProblem& problem, const BackwardBuffers& buff
 
 __device__ __forceinline__ float InverseRoot(float x) { return 1.0f / sqrtf(x); }
 __device__ __forceinline__ double InverseRoot(double x) { return 1.0 / sqrt(x); }
+
+// The same to one unit in the last place, without division: one step of Newton's.
+__device__ __forceinline__ float ShortInverseRoot(float x) {
+  const float root = rsqrtf(x);
+  const float better = root * (1.5f - 0.5f * x * root * root);
+  return x > 1e-30f && x < 1e30f ? better : 1.0f / sqrtf(x);
+}
 
 }  // namespace cuda
 }  // namespace nv_norms

@@ -17,19 +17,24 @@ namespace cuda {
 enum class Team { kBlock, kCluster, kGrid };
 
 constexpr int kMaxTeamCluster = 16;
-constexpr int kMaxTeamGrid = 256;
+constexpr int kMaxTeamGrid = 160;
 
-// What blocks post: three numbers, none of them of these bits, to which mailboxes in global memory
-// are set before.
 constexpr int kPostNumbers = 3;
+
+// What a block posts. Mailboxes in global memory are set to kNothingPosted before, word by word:
+// every word says for itself whether it has arrived.
+struct alignas(16) Post {
+  float numbers[kPostNumbers];
+  float unused;
+};
 constexpr uint32_t kNothingPosted = 0xffffffffu;
 
 // In a block's shared memory; posts of even and odd rows have their own place.
 struct ClusterMail {
-  float posts[2][kPostNumbers][kMaxTeamCluster];
+  Post posts[2][kMaxTeamCluster];
 };
 
-// Called by all threads, each of which has `post`; rank: of the block in its team. The cluster is
+// Called by all threads, each of which has the post; rank: of the block in its team. The cluster is
 // to be waited for before posts are read.
 __device__ __forceinline__ void PostToCluster(ClusterMail* mail, int parity, int rank, int blocks,
                                               const float (&post)[kPostNumbers]) {
@@ -38,7 +43,7 @@ __device__ __forceinline__ void PostToCluster(ClusterMail* mail, int parity, int
   if (threadIdx.x < blocks) {
     ClusterMail* other = cg::this_cluster().map_shared_rank(mail, threadIdx.x);
 #pragma unroll
-    for (int n = 0; n < kPostNumbers; ++n) other->posts[parity][n][rank] = post[n];
+    for (int n = 0; n < kPostNumbers; ++n) other->posts[parity][rank].numbers[n] = post[n];
   }
   cg::this_cluster().barrier_arrive();
 #endif
@@ -49,21 +54,59 @@ __device__ __forceinline__ uint32_t PostedBits(float value) {
   return bits == kNothingPosted ? 0x7fffffffu : bits;  // another NaN
 }
 
-// mail: of one row, [kPostNumbers][blocks]; called by one thread.
-__device__ __forceinline__ void PostToGrid(uint32_t* mail, int rank, int blocks,
-                                           const float (&post)[kPostNumbers]) {
-#pragma unroll
-  for (int n = 0; n < kPostNumbers; ++n) {
-    __stcg(mail + n * blocks + rank, PostedBits(post[n]));
-  }
+// to: of this row and block; called by one thread.
+__device__ __forceinline__ void PostToGrid(Post* to, const float (&post)[kPostNumbers]) {
+  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to),
+               "r"(PostedBits(post[0])), "r"(PostedBits(post[1])), "r"(PostedBits(post[2])), "r"(0u)
+               : "memory");
 }
 
-__device__ __forceinline__ float WaitForPost(const uint32_t* from) {
-  uint32_t bits;
-  do {
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(bits) : "l"(from) : "memory");
-  } while (bits == kNothingPosted);
-  return __uint_as_float(bits);
+// Whether all of a post has arrived.
+__device__ __forceinline__ bool ReadPost(const Post* from, float (&post)[kPostNumbers]) {
+  uint32_t words[4];
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "l"(from)
+               : "memory");
+#pragma unroll
+  for (int n = 0; n < kPostNumbers; ++n) post[n] = __uint_as_float(words[n]);
+  return words[0] != kNothingPosted && words[1] != kNothingPosted && words[2] != kNothingPosted;
+}
+
+// The posts of a row to one warp: of block i * 32 + lane. Those of blocks that do not exist are 0.
+template <Team kTeam>
+constexpr int kPostsOfLane = kTeam == Team::kCluster ? 1 : kMaxTeamGrid / 32;
+
+template <Team kTeam>
+__device__ __forceinline__ void CollectPosts(const ClusterMail* cluster_mail, int parity,
+                                             const Post* grid_mail, int blocks,
+                                             float (&posts)[kPostsOfLane<kTeam>][kPostNumbers]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < kPostsOfLane<kTeam>; ++i) {
+#pragma unroll
+    for (int n = 0; n < kPostNumbers; ++n) posts[i][n] = 0;
+  }
+  if constexpr (kTeam == Team::kCluster) {
+    if (lane < blocks) {
+#pragma unroll
+      for (int n = 0; n < kPostNumbers; ++n) {
+        posts[0][n] = cluster_mail->posts[parity][lane].numbers[n];
+      }
+    }
+  } else if constexpr (kTeam == Team::kGrid) {
+    // All of a lane's posts are asked for before the first is looked at.
+    bool missing = true;
+    while (missing) {
+      missing = false;
+#pragma unroll
+      for (int i = 0; i < kPostsOfLane<kTeam>; ++i) {
+        const int block = i * 32 + lane;
+        if (block < blocks && !ReadPost(grid_mail + block, posts[i])) missing = true;
+      }
+    }
+    __syncwarp();
+  }
 }
 
 }  // namespace cuda

@@ -12,7 +12,9 @@ namespace cuda {
 
 constexpr int kTileThreads = 128;
 constexpr int kTileWarps = kTileThreads / 32;
-constexpr int kTileColumns = 1024;  // at most, of a row
+// At most, of a row: 65536 x 512 bfloat16 reached 0.84 of a copy's speed in tiles and 0.66 in a
+// ring, 65536 x 768 0.80 and 0.83.
+constexpr int kTileColumns = 512;
 
 // How a tile kernel cuts its rows.
 struct TileShape {

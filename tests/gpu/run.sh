@@ -60,7 +60,7 @@ if wants ops; then
 fi
 
 if wants benchmark && [ $have_kernels = 1 ]; then
-  step layer_norm env PYTHONPATH= "$python" benchmarks/kernels/rows.py --json "$out/layer_norm.json"
-  step rms_norm env PYTHONPATH= "$python" benchmarks/kernels/rows.py --rms --json "$out/rms_norm.json"
+  step layer_norm env PYTHONPATH= "$python" benchmarks/kernels/rows.py --csv "$out/layer_norm.csv"
+  step rms_norm env PYTHONPATH= "$python" benchmarks/kernels/rows.py --rms --csv "$out/rms_norm.csv"
 fi
 exit $failed
