@@ -9,7 +9,7 @@ namespace cuda {
 namespace {
 
 constexpr int kWarpThreads = 256;   // block size where a row has a part of a warp
-constexpr int kBlockThreads = 384;  // at most, where a row has a block
+constexpr int kBlockThreads = 320;  // at most, where a row has a block
 
 struct Arguments : GradientRowArguments {
   int threads;  // to a row

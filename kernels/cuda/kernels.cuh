@@ -4,7 +4,7 @@
 #define NV_NORMS_KERNELS_CUDA_KERNELS_CUH_
 
 #include "kernels/cuda/norms.h"
-#include "kernels/cuda/ring.cuh"
+#include "kernels/cuda/ring_shape.h"
 #include "kernels/cuda/terms.cuh"
 
 namespace nv_norms {

@@ -4,6 +4,7 @@
 #define NV_NORMS_KERNELS_CUDA_RING_CUH_
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ring_shape.h"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/staged.cuh"
 #include "kernels/cuda/team.cuh"
@@ -18,19 +19,6 @@ template <Team kTeam>
 constexpr int kLag = kTeam == Team::kBlock     ? 0
                      : kTeam == Team::kCluster ? 1
                                                : 2;
-
-// How a ring kernel cuts its rows.
-struct RingShape {
-  Team team = Team::kBlock;
-  int vector = 1;    // numbers that a thread copies at once
-  int blocks = 1;    // to a row
-  int share = 1;     // vectors of a row to a block
-  int threads = 32;  // to a block
-  int items = 1;     // vectors to a thread
-  int stages = 2;
-  int64_t teams = 1;
-  int64_t shared = 0;  // bytes
-};
 
 // The place of this block and thread. A warp has neighbouring vectors: of item k this thread has
 // vector `first` + 32 * k of the block's share.
@@ -84,19 +72,8 @@ __device__ __forceinline__ RingPlace PlaceOf(const RingShape& shape, int vectors
   return out;
 }
 
-// The shape for rows of `tensors` tensors together, of whose row a thread holds `numbers` numbers,
-// or in a single block by eights as few as `least_numbers`; blocks is 0 where there is none.
-RingShape RingShapeOf(int64_t rows, int64_t cols, int64_t size, int64_t vector, int least_numbers,
-                      int numbers, int tensors, const Device& device);
-
 // Clusters of a kernel that the device holds at once; 0 where it cannot tell.
 int64_t ClustersThatFit(const void* kernel, const RingShape& shape);
-
-// Bytes of workspace for what teams of the grid post.
-inline int64_t MailBytes(const RingShape& shape, int64_t rows) {
-  if (shape.blocks == 0 || shape.team != Team::kGrid) return 0;
-  return rows * shape.blocks * static_cast<int64_t>(sizeof(Post));
-}
 
 template <typename Arguments>
 Status LaunchRing(const char* name, void (*kernel)(Arguments), const RingShape& shape, int64_t rows,

@@ -10,11 +10,10 @@
 #include <cstdint>
 
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/ring_shape.h"
 
 namespace nv_norms {
 namespace cuda {
-
-enum class Team { kBlock, kCluster, kGrid };
 
 constexpr int kMaxTeamCluster = 16;
 constexpr int kMaxTeamGrid = 160;
@@ -27,6 +26,7 @@ struct alignas(16) Post {
   float numbers[kPostNumbers];
   float unused;
 };
+static_assert(sizeof(Post) == kPostBytes);
 constexpr uint32_t kNothingPosted = 0xffffffffu;
 
 // In a block's shared memory; posts of even and odd rows have their own place.
