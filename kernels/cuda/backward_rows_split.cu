@@ -20,7 +20,7 @@ struct Arguments : GradientRowArguments {
 
 // The sums of one tile of a row.
 template <typename A, int VEC, typename Types = AnyTypes<A>>
-__global__ void __launch_bounds__(kSplitThreads, 1)
+__global__ void __launch_bounds__(kSplitThreads)
     TileSumsKernel(const __grid_constant__ Arguments args) {
   constexpr int kItems = kSplitItems / VEC;
   __shared__ BlockStorage<3, A> storage;

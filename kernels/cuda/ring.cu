@@ -77,15 +77,10 @@ RingShape RingShapeOf(int64_t rows, int64_t cols, int64_t size, int64_t vector, 
     // 8192 x 32768 float32 reached 0.72 of a copy's speed with 2 blocks to a row, 0.77 with 4, 0.81
     // with 8; 2048 x 131072 0.76 with 8 and 0.80 with 16. The gradient, 16384 x 16384: 0.83, 0.88,
     // 0.915.
-    // 10000 x 10000 float32, the gradient: 0.81 with 4 blocks of 160 threads, 0.78 with 8 of 96.
     const struct {
       int64_t blocks;
       int64_t most;
-    } choices[] = {{4, most_share * 5 / 16},
-                   {8, most_share / 2},
-                   {16, most_share / 2},
-                   {8, most_share},
-                   {16, most_share}};
+    } choices[] = {{8, most_share / 2}, {16, most_share / 2}, {8, most_share}, {16, most_share}};
     for (const auto& choice : choices) {
       const int64_t share = share_of(choice.blocks);
       if (share <= choice.most && set(Team::kCluster, choice.blocks, share, 3)) {
