@@ -2,11 +2,11 @@
 
 Usage: python benchmarks/xla_layers.py [--what seeds groups neighbours] [--out FILE] [--small]
 
-Each case is one tf.function(jit_compile=True), written with Keras' layer or with the fused op, that
-takes x (and the gradient dy of its result) and gives y (and dx, dgamma, dbeta). Calls are queued,
-so that the time of one is that of the GPU, unless the host is slower. Where x is small, a function
-holds several independent copies of the case, and the time is that of one. The two ways take turns;
-medians. The copy is x + 1 in XLA: one read and one write of x.
+Each case is one tf.function(jit_compile=True) with a chain of a Keras layer, as in a model: all
+forwards, then, for cases with a gradient, all backwards. Barriers keep XLA from fusing one link
+with the next, so that a link is what lies between two matrix products or convolutions. A chain is
+long enough that the GPU, not the host, sets the time, which is given for one link. The two ways
+take turns; medians. The copy is a chain of x + 1: one read and one write of x.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
-from nv_norms_rewriter import _library
+import nv_norms_rewriter
 
 ROWS = [(10**n, 10 ** (8 - n)) for n in range(1, 8)]
 VOLUMES = [(2, 128, 128, 128, 32), (4, 64, 64, 64, 64), (8, 64, 64, 64, 128), (8, 32, 32, 32, 256)]
@@ -42,7 +43,7 @@ class Case:
     dtype: str
     backward: bool
     neighbours: str = ""
-    copies: int = 1
+    links: int = 1
 
 
 def cases(what: str, small: bool) -> list[Case]:
@@ -63,108 +64,113 @@ def cases(what: str, small: bool) -> list[Case]:
                 found += [Case("instance", s, "float32", backward, near) for s in UNET[:1]]
     if small:
         found = [dataclasses.replace(c, shape=tuple(min(n, 6) for n in c.shape)) for c in found]
-    return [dataclasses.replace(c, copies=copies(c)) for c in found]
+    return [dataclasses.replace(c, links=links(c)) for c in found]
 
 
-def copies(case: Case) -> int:
-    """Enough that the GPU has more to do than the host."""
-    return max(1, min(12, 100_000_000 // tf.TensorShape(case.shape).num_elements()))
+def links(case: Case) -> int:
+    """Enough for the GPU to be busier than the host, but not too long to compile."""
+    return max(4, min(8, 400_000_000 // tf.TensorShape(case.shape).num_elements()))
 
 
-def normalize(case: Case, way: str) -> tuple[Callable[..., tf.Tensor], list[tf.Variable]]:
-    """The normalization as a function, and its parameters."""
+@tf.custom_gradient
+def barrier(x: tf.Tensor) -> Any:
+    """x, in a place of its own in memory."""
+    return gen_xla_ops.xla_optimization_barrier([x])[
+        0
+    ], lambda dy: gen_xla_ops.xla_optimization_barrier([dy])[0]
+
+
+def make_layer(case: Case) -> keras.layers.Layer:
     policy = "float32" if case.dtype == "float32" else f"mixed_{case.dtype}"
     if case.kind == "layer":
         layer = keras.layers.LayerNormalization(dtype=policy)
     else:
         layer = keras.layers.GroupNormalization(groups=-1, dtype=policy)
     layer.build(case.shape)
-    if way == "XLA":
-        return layer, [v.value for v in layer.trainable_variables]
-    params = [v.value for v in layer.trainable_variables]  # gamma, beta
-    op = getattr(_library.ops(), f"fused_{case.kind}_norm")
-
-    def fused(x: tf.Tensor) -> tf.Tensor:
-        return op(x=x, scale=params[:1], offset=params[1:], out_type=x.dtype)[0]
-
-    return fused, params
+    return layer
 
 
-def function(case: Case, way: str) -> Callable[[Any], Any]:
-    """A compiled function of a list with the inputs of each copy."""
-    norms = [normalize(case, way) for _ in range(case.copies)]
+def function(case: Case) -> Callable[..., Any]:
+    """A compiled function of x, a residual and the gradient of the result."""
+    layer = make_layer(case)
+    params = [v.value for v in layer.trainable_variables]
 
-    def forward(norm: Callable[..., tf.Tensor], given: list[tf.Tensor]) -> tf.Tensor:
-        x = given[0] + given[1] if case.neighbours in ("residual", "both") else given[0]
-        y = norm(x)
-        if case.neighbours in ("activation", "both"):
-            y = tf.nn.gelu(y) if case.kind == "layer" else tf.nn.leaky_relu(y)
-        return y
+    def chain(x: tf.Tensor, residual: tf.Tensor) -> tf.Tensor:
+        for _ in range(case.links):
+            x = x + residual if case.neighbours in ("residual", "both") else x
+            x = layer(x)
+            if case.neighbours in ("activation", "both"):
+                x = tf.nn.gelu(x) if case.kind == "layer" else tf.nn.leaky_relu(x)
+            x = barrier(x)
+        return x
 
     @tf.function(jit_compile=True, autograph=False)
-    def run(inputs: list[list[tf.Tensor]]) -> Any:
-        results = []
-        for (norm, params), (*given, dy) in zip(norms, inputs, strict=True):
-            if not case.backward:
-                results.append(forward(norm, given))
-                continue
-            with tf.GradientTape() as tape:
-                tape.watch(given)
-                y = forward(norm, given)
-            wanted = [given[0], *params]
-            results.append([y, *tape.gradient(y, wanted, output_gradients=dy)])
-        return results
+    def run(x: tf.Tensor, residual: tf.Tensor, dy: tf.Tensor) -> Any:
+        if not case.backward:
+            return chain(x, residual)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = chain(x, residual)
+        return [y, *tape.gradient(y, [x, *params], output_gradients=dy)]
 
     return run
 
 
 @functools.lru_cache(maxsize=16)
-def inputs(shape: tuple[int, ...], dtype: str, count: int) -> list[list[tf.Tensor]]:
-    """x, another x and dy for each copy."""
+def inputs(shape: tuple[int, ...], dtype: str) -> list[tf.Tensor]:
     random = tf.random.Generator.from_seed(7)
-    return [[tf.cast(random.normal(shape), dtype) for _ in range(3)] for _ in range(count)]
+    return [tf.cast(random.normal(shape), dtype) for _ in range(3)]
 
 
-def arguments(case: Case) -> list[list[tf.Tensor]]:
-    return inputs(case.shape, case.dtype, case.copies)
+def arguments(case: Case) -> list[tf.Tensor]:
+    return inputs(case.shape, case.dtype)
 
 
 def sync() -> None:
     tf.test.experimental.sync_devices()
 
 
-def once(run: Callable[[Any], Any], given: Any, calls: int) -> float:
+def once(run: Callable[..., Any], given: list[tf.Tensor], calls: int) -> float:
     """Milliseconds of a call, when calls queue."""
     sync()
     start = time.perf_counter()
     for _ in range(calls):
-        run(given)
+        run(*given)
     sync()
     return 1e3 * (time.perf_counter() - start) / calls
 
 
-def measure(case: Case, run: dict[str, Callable[[Any], Any]]) -> dict[str, float]:
+def copy_of(case: Case) -> Callable[..., Any]:
+    @tf.function(jit_compile=True, autograph=False)
+    def copy(x: tf.Tensor, *_: tf.Tensor) -> tf.Tensor:
+        for _ in range(case.links):
+            x = barrier(x + 1)
+        return x
+
+    return copy
+
+
+def measure(case: Case, run: dict[str, Callable[..., Any]]) -> dict[str, float]:
     given = arguments(case)
-    copy = tf.function(lambda inputs: [x + 1 for x, *_ in inputs], jit_compile=True)
-    run = {**run, "copy": copy}
+    run = {**run, "copy": copy_of(case)}
     for way in run.values():
         once(way, given, 2)
-    calls = max(4, min(40, int(20 / max(once(run["XLA"], given, 3), 0.05))))
+    calls = max(3, min(40, int(15 / max(once(run["XLA"], given, 3), 0.05))))
     times: dict[str, list[float]] = {way: [] for way in run}
     for _ in range(7):
         for way in run:
             times[way].append(once(run[way], given, calls))
     return {
-        **{way: statistics.median(t) / case.copies for way, t in times.items()},
+        **{way: statistics.median(t) / case.links for way, t in times.items()},
         "spread": max((max(t) - min(t)) / statistics.median(t) for t in list(times.values())[:2]),
     }
 
 
-def check(case: Case, run: dict[str, Callable[[Any], Any]]) -> float:
+def check(case: Case, run: dict[str, Callable[..., Any]]) -> float:
     """The largest difference between the two ways, as a part of the largest value."""
     given = arguments(case)
     worst = 0.0
-    pairs = zip(*(tf.nest.flatten(run[way](given)[0]) for way in run), strict=True)
+    pairs = zip(*(tf.nest.flatten(run[way](*given)) for way in run), strict=True)
     for stock, ours in pairs:
         stock, ours = tf.cast(stock, tf.float32), tf.cast(ours, tf.float32)
         largest = tf.reduce_max(tf.abs(stock)) + 1e-30
@@ -178,11 +184,19 @@ def bytes_of(case: Case) -> int:
     return tensors * tf.TensorShape(case.shape).num_elements() * tf.as_dtype(case.dtype).size
 
 
-def warm(case: Case) -> dict[str, Callable[[Any], Any]]:
-    run = {way: function(case, way) for way in ("XLA", "fused")}
-    specs = [[tf.TensorSpec(case.shape, case.dtype)] * 3 for _ in range(case.copies)]
-    # Keras cannot be traced in several threads at once, so that is done here.
-    return {way: traced.get_concrete_function(specs) for way, traced in run.items()}
+def trace(case: Case) -> dict[str, Callable[..., Any]]:
+    """Both ways, traced: Keras cannot be traced in several threads at once."""
+    found = {}
+    for way, option in (("XLA", "none"), ("fused", "all")):
+        nv_norms_rewriter.configure(xla=option)
+        nv_norms_rewriter.clear_report()
+        specs = [tf.TensorSpec(case.shape, case.dtype)] * 3
+        found[way] = function(case).get_concrete_function(*specs)
+        count = len(nv_norms_rewriter.report().fused)
+        expected = (2 if case.backward else 1) * case.links if way == "fused" else 0
+        if count != expected:
+            print(f"{case}: {count} of {expected} normalizations fused")
+    return found
 
 
 def main() -> None:
@@ -204,7 +218,7 @@ def main() -> None:
     # a batch is compiled on all cores, then measured alone.
     for first in range(0, len(todo), 16):
         batch = todo[first : first + 16]
-        runs = [warm(case) for case in batch]
+        runs = [trace(case) for case in batch]
 
         def compile_now(pair: tuple[Case, dict[str, Any]]) -> float:
             try:

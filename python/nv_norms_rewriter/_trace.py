@@ -21,7 +21,7 @@ _ROOTS = frozenset({"Rsqrt", "Sqrt", "Pow", "FusedBatchNormV3"})
 _VIEWS = frozenset({"Cast", "Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient"})
 
 # Devices for which the fused ops have kernels inside XLA.
-_SERVED = frozenset({"CPU"})
+_SERVED = frozenset({"CPU", "GPU"})
 
 # Set on graphs that have been looked at.
 _LOOKED_AT = "_nv_norms_looked_at"
@@ -170,7 +170,7 @@ def _rewrite(core: _library.Core, graph: Any, where: str) -> None:
     from . import _trace_graph
 
     device_type = _device_type()
-    if device_type not in _SERVED:
+    if device_type not in _SERVED or (device_type == "GPU" and not core.cuda_driver()[0]):
         return
     before = _trace_graph.describe(graph)
     if where == "xla":  # which compiles all of a function for one device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from . import _xla_rule_cpu
+from . import _xla_rule_cpu, _xla_rule_gpu
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,4 +35,5 @@ class Norm:
 
 def why_left(norm: Norm) -> str:
     """A sentence if XLA's own code is at least as fast, "" if the fused op pays."""
-    return "" if norm.device_type == "GPU" else _xla_rule_cpu.why_left(norm)
+    rule = _xla_rule_gpu if norm.device_type == "GPU" else _xla_rule_cpu
+    return rule.why_left(norm)
