@@ -162,8 +162,9 @@ def assert_close(
     """Within `units` roundings to `dtype`.
 
     y takes six of them (mean, inv_std, x - mean, and each step to y), of values up to y + |offset|
-    in size; dx takes some fifteen (w = dy * gamma, the five of xhat, w * xhat, two means, xhat * mean, two
-    differences, rstd and its product); a sum of n terms takes more. size: of the terms, where these nearly cancel.
+    in size; dx takes some fifteen (w = dy * gamma, the five of xhat, w * xhat, two means,
+    xhat * mean, two differences, rstd and its product); a sum of n terms takes more. size: of the
+    terms, where these nearly cancel.
     """
     got = np.asarray(got).astype(np.float64)
     assert got.shape == expected.shape, f"{what}: shape {got.shape}, expected {expected.shape}"
