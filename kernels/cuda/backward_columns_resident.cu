@@ -1,10 +1,10 @@
 // Gradients of forward_columns_resident.cu's norms: x and dy are read once where a strip of both
 // fits into the shared memory of a group of blocks. See columns_resident.cuh.
 #include "kernels/cuda/columns_exchange.cuh"
-#include "kernels/cuda/columns_launch.cuh"
 #include "kernels/cuda/columns_sums.cuh"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/resident.cuh"
 
 namespace nv_norms {
 namespace cuda {
@@ -343,7 +343,8 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
   uint4* scratch = tiles + shape.slots * TileItems(2) * 2 * kResidentThreads;
   BackwardBody<X, SAME> body(shape, place, problem, buffers, outputs, scratch, workspace);
   const void* const tensors[2] = {buffers.x, buffers.dy};
-  Walk<2, BackwardBody<X, SAME>> walk(shape, place, tiles, tensors, body);
+  const StripTiles<2> strip(shape, place, tiles, tensors);
+  Walk<StripTiles<2>, BackwardBody<X, SAME>> walk(strip, body);
   if (STREAMING) {
     walk.Streaming();
   } else {
@@ -413,10 +414,11 @@ Status LaunchBackwardColumnsResident(const BackwardPlan& plan, const BackwardBuf
   Outputs outputs = {nullptr, nullptr};
   if (params) outputs.terms = terms;
   if (params && layout.s_stride == 0) outputs.sums = reinterpret_cast<ChannelSums*>(behind);
-  NV_NORMS_RETURN_IF_ERROR(LaunchResident(
-      "normalization gradient of resident columns",
-      KernelFor(problem.x, problem.dx == problem.x, shape.streaming), shape, plan.strips.shared,
-      stream, launched, shape, problem, buffers, outputs, workspace));
+  NV_NORMS_RETURN_IF_ERROR(
+      LaunchResident("normalization gradient of resident columns",
+                     KernelFor(problem.x, problem.dx == problem.x, shape.streaming),
+                     shape.blocks * shape.groups, shape.blocks > 1, plan.strips.shared, stream,
+                     launched, shape, problem, buffers, outputs, workspace));
   if (!*launched || !params) return Status();
   if (layout.s_stride != 0) return LaunchParamGradients(plan, buffers, terms, stream);
   return LaunchColumnParams(layout, problem.dparam, 1, outputs.sums, terms, buffers, stream);

@@ -10,8 +10,6 @@ namespace {
 
 // The figures that are given beside these numbers are from one H200: benchmarks/results,
 // docs/kernels-columns.md.
-constexpr int kWindow = 3;     // tiles on their way where a unit does not fit
-constexpr int kMaxSlots = 15;  // groups of copies that a thread can tell apart
 constexpr int kMaxVectors = 256;
 constexpr int kOneHop = 4224;  // sums of a group that every block may read; not tuned yet
 // Vectors of a strip: below a line of 128 bytes it takes twice the time; two lines are 3 to 10 %

@@ -6,17 +6,10 @@
 #include <functional>
 
 #include "kernels/cuda/norms.h"
-#include "kernels/problem.h"
+#include "kernels/cuda/resident.h"
 
 namespace nv_norms {
 namespace cuda {
-
-constexpr int kResidentThreads = 256;
-constexpr int kResidentBlocks = 2;  // of a multiprocessor
-constexpr int kVectorBytes = 16;
-
-// Vectors of a tile to a thread, of each of so many tensors.
-NV_NORMS_HOST_DEVICE constexpr int TileItems(int tensors) { return 4 / tensors; }
 
 struct StripShape {
   int rows;             // of a sample: s / fold
@@ -68,10 +61,6 @@ inline int64_t ScratchBytes(const StripShape& shape, int numbers, int stat_bytes
   const int64_t others = int64_t{4} * kColumnNumbers * shape.columns;
   const int64_t stats = static_cast<int64_t>(stat_bytes) * shape.columns;
   return (entries + 15) / 16 * 16 + sums + (others + 15) / 16 * 16 + (stats + 15) / 16 * 16;
-}
-
-inline int64_t TileBytes(int tensors) {
-  return int64_t{TileItems(tensors)} * tensors * kVectorBytes * kResidentThreads;
 }
 
 // Cuts the columns for a kernel that reads `tensors` tensors of numbers of so many bytes and

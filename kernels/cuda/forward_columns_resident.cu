@@ -1,9 +1,9 @@
 // Instance and group norm, channels last, and layer norm over a middle axis: x is read once where a
 // strip of a sample fits into the shared memory of a group of blocks. See columns_resident.cuh.
 #include "kernels/cuda/columns_exchange.cuh"
-#include "kernels/cuda/columns_launch.cuh"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/resident.cuh"
 
 namespace nv_norms {
 namespace cuda {
@@ -343,7 +343,8 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
   uint4* scratch = tiles + shape.slots * TileItems(1) * kResidentThreads;
   ForwardBody<X, SAME> body(shape, place, problem, buffers, scratch, workspace);
   const void* const tensors[1] = {buffers.x};
-  Walk<1, ForwardBody<X, SAME>> walk(shape, place, tiles, tensors, body);
+  const StripTiles<1> strip(shape, place, tiles, tensors);
+  Walk<StripTiles<1>, ForwardBody<X, SAME>> walk(strip, body);
   if (STREAMING) {
     walk.Streaming();
   } else {
@@ -401,8 +402,9 @@ Status LaunchForwardColumnsResident(const ForwardPlan& plan, const ForwardBuffer
   const int size = static_cast<int>(SizeOf(problem.x));
   const StripShape shape = ShapeOf(problem.geometry.columns, size, plan.strips);
   return LaunchResident("normalization of resident columns",
-                        KernelFor(problem.x, problem.y == problem.x, shape.streaming), shape,
-                        plan.strips.shared, stream, launched, shape, problem, buffers, workspace);
+                        KernelFor(problem.x, problem.y == problem.x, shape.streaming),
+                        shape.blocks * shape.groups, shape.blocks > 1, plan.strips.shared, stream,
+                        launched, shape, problem, buffers, workspace);
 }
 
 }  // namespace cuda

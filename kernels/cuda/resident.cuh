@@ -1,10 +1,10 @@
-// What both resident column kernels need beside the walk: stores, and their launch.
-#ifndef NV_NORMS_KERNELS_CUDA_COLUMNS_LAUNCH_CUH_
-#define NV_NORMS_KERNELS_CUDA_COLUMNS_LAUNCH_CUH_
+// What the resident kernels need beside the walk: stores, and their launch.
+#ifndef NV_NORMS_KERNELS_CUDA_RESIDENT_CUH_
+#define NV_NORMS_KERNELS_CUDA_RESIDENT_CUH_
 
-#include "kernels/cuda/columns_strips.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/resident.h"
 
 namespace nv_norms {
 namespace cuda {
@@ -28,9 +28,10 @@ __device__ __forceinline__ void StoreStrip(DType type, void* to, int64_t index,
   }
 }
 
-// *launched: false where the device has no room now for so many blocks at once.
+// together: blocks wait for each other. *launched: false where the device has no room now for so
+// many at once.
 template <typename... P, typename... Q>
-Status LaunchResident(const char* name, void (*kernel)(P...), const StripShape& shape,
+Status LaunchResident(const char* name, void (*kernel)(P...), int blocks, bool together,
                       int64_t shared, void* stream, bool* launched, const Q&... arguments) {
   *launched = false;
   NV_NORMS_RETURN_IF_ERROR(
@@ -38,13 +39,13 @@ Status LaunchResident(const char* name, void (*kernel)(P...), const StripShape& 
                                     static_cast<int>(shared)),
                name));
   cudaLaunchConfig_t config = {};
-  config.gridDim = static_cast<unsigned>(shape.blocks * shape.groups);
+  config.gridDim = static_cast<unsigned>(blocks);
   config.blockDim = kResidentThreads;
   config.dynamicSmemBytes = static_cast<size_t>(shared);
   config.stream = static_cast<cudaStream_t>(stream);
   cudaLaunchAttribute attribute[1];
   config.attrs = attribute;
-  config.numAttrs = shape.blocks > 1 ? 1 : 0;
+  config.numAttrs = together ? 1 : 0;
   attribute[0].id = cudaLaunchAttributeCooperative;
   attribute[0].val.cooperative = 1;
   const cudaError_t error = cudaLaunchKernelEx(&config, kernel, P(arguments)...);
@@ -59,4 +60,4 @@ Status LaunchResident(const char* name, void (*kernel)(P...), const StripShape& 
 }  // namespace cuda
 }  // namespace nv_norms
 
-#endif  // NV_NORMS_KERNELS_CUDA_COLUMNS_LAUNCH_CUH_
+#endif  // NV_NORMS_KERNELS_CUDA_RESIDENT_CUH_
