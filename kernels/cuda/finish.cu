@@ -45,10 +45,9 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-Status LaunchFinish(const BackwardProblem& problem, const BackwardBuffers& buffers,
+Status LaunchFinish(const BackwardProblem& problem, int64_t cols, const BackwardBuffers& buffers,
                     const void* dgamma, const void* dbeta, int64_t partials, const Device& device,
                     void* stream) {
-  const int64_t cols = problem.geometry.rows.cols;
   // Threads enough for every multiprocessor, if there are so many numbers.
   int rows = 1;
   while (rows < kMostRows && rows < partials &&

@@ -76,9 +76,21 @@ int64_t BackwardSplitBytes(const BackwardProblem& problem);
 Status LaunchBackwardRowsSplit(const BackwardPlan& plan, const BackwardBuffers& buffers,
                                void* terms, void* tile_sums, void* dgamma, void* dbeta,
                                void* stream);
-Status LaunchFinish(const BackwardProblem& problem, const BackwardBuffers& buffers,
+Status LaunchFinish(const BackwardProblem& problem, int64_t cols, const BackwardBuffers& buffers,
                     const void* dgamma, const void* dbeta, int64_t partials, const Device& device,
                     void* stream);
+
+// Rows whose parameters do not belong to columns, but to segments of rows (segments.h). The forward
+// ladder has a rung for them, the gradient is apart.
+void PlanForwardSegments(ForwardPlan* plan);
+Status LaunchForwardSegments(const ForwardPlan& plan, const ForwardBuffers& buffers,
+                             void* workspace, void* stream, bool* launched);
+void PlanBackwardSegments(BackwardPlan* plan);
+Status LaunchBackwardSegments(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                              void* workspace, void* stream);
+void PlanBackwardSegmentsResident(BackwardPlan* plan);
+Status LaunchBackwardSegmentsResident(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                                      void* workspace, void* stream, bool* launched);
 
 void PlanForwardColumns(ForwardPlan* plan);
 Status LaunchForwardColumns(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,

@@ -42,12 +42,23 @@ struct StripTile {
   int64_t shared = 0;  // bytes
 };
 
+// How a resident kernel for rows whose parameters belong to segments cuts them: see segments.h.
+struct SegmentCut {
+  int blocks = 0;      // to a row; 0: these kernels do not suit
+  bool warps = false;  // to a row, in place of blocks
+  int teams = 1;
+  int slots = 0;
+  bool streaming = false;
+  int64_t shared = 0;  // bytes
+};
+
 struct ForwardPlan {
   ForwardProblem problem;
   Device device;
   Kernel kernel = Kernel::kNothing;
   Slabs slabs;
   StripTile strips;
+  SegmentCut segments;
   int64_t workspace = 0;  // bytes, aligned to 16
 };
 
@@ -59,6 +70,7 @@ struct BackwardPlan {
   Kernel kernel = Kernel::kNothing;
   Slabs slabs;
   StripTile strips;
+  SegmentCut segments;
   int64_t partials = 0;   // blocks that keep sums of parameter gradients of their own
   int64_t workspace = 0;  // bytes, aligned to 16
 };

@@ -11,6 +11,7 @@ void PlanForwardRows(ForwardPlan* plan) {
   plan->kernel = ForwardSplitFits(problem) ? Kernel::kRows : Kernel::kGeneral;
   if (plan->kernel == Kernel::kGeneral) return;
   plan->workspace = ForwardRingBytes(*plan);
+  if (!problem.geometry.rows.by_column()) PlanForwardSegments(plan);
   if (!ForwardAnyFits(*plan) || FewLongRows(problem.geometry.rows, plan->device)) {
     plan->workspace = std::max(plan->workspace, ForwardSplitBytes(problem));
   }
@@ -19,7 +20,9 @@ void PlanForwardRows(ForwardPlan* plan) {
 Status LaunchForwardRows(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,
                          void* stream) {
   bool launched = false;
-  Status status = LaunchForwardRowsTile(plan, buffers, stream, &launched);
+  Status status = LaunchForwardSegments(plan, buffers, workspace, stream, &launched);
+  if (launched || !status.ok()) return status;
+  status = LaunchForwardRowsTile(plan, buffers, stream, &launched);
   if (launched || !status.ok()) return status;
   status = LaunchForwardRowsRing(plan, buffers, workspace, stream, &launched);
   if (launched || !status.ok()) return status;
@@ -64,19 +67,18 @@ struct Places {
 Places PlacesOf(const BackwardPlan& plan, const RingShape& ring, const Partials& partials) {
   const BackwardProblem& problem = plan.problem;
   const RowLayout& layout = problem.geometry.rows;
-  const bool by_column = layout.col_divisor == 1 && layout.row_stride == 0;
   Places out;
   const auto take = [&](int64_t bytes) {
     const int64_t at = out.bytes;
     out.bytes += Align16(bytes);
     return at;
   };
-  if (by_column && plan.want_params) {
+  if (plan.want_params) {
     const int64_t sums = partials.most() * layout.cols * SizeOfNumber(problem.in_double());
     out.dgamma = take(sums);
     out.dbeta = take(sums);
   }
-  if (partials.split != 0 || !by_column) out.terms = take(TermsBytes(problem));
+  if (partials.split != 0) out.terms = take(TermsBytes(problem));
   out.rest = take(std::max(partials.ring != 0 ? MailBytes(ring, layout.rows) : 0,
                            partials.split != 0 ? BackwardSplitBytes(problem) : 0));
   return out;
@@ -86,6 +88,7 @@ Places PlacesOf(const BackwardPlan& plan, const RingShape& ring, const Partials&
 
 void PlanBackwardRows(BackwardPlan* plan) {
   const BackwardProblem& problem = plan->problem;
+  if (!problem.geometry.rows.by_column()) return PlanBackwardSegments(plan);
   plan->kernel = BackwardSplitFits(problem) ? Kernel::kRows : Kernel::kGeneral;
   if (plan->kernel == Kernel::kGeneral) {
     plan->workspace = Align16(TermsBytes(problem));
@@ -101,15 +104,15 @@ Status LaunchBackwardRows(const BackwardPlan& plan, const BackwardBuffers& buffe
                           void* stream) {
   const BackwardProblem& problem = plan.problem;
   const RowLayout& layout = problem.geometry.rows;
-  const bool by_column = layout.col_divisor == 1 && layout.row_stride == 0;
+  if (!layout.by_column()) return LaunchBackwardSegments(plan, buffers, workspace, stream);
   const RingShape ring = BackwardRingShape(plan);
   const Partials partials = PartialsOf(plan, ring);
   const Places places = PlacesOf(plan, ring, partials);
   char* const base = static_cast<char*>(workspace);
   const bool want_params = buffers.dgamma != nullptr || buffers.dbeta != nullptr;
-  void* const dgamma = by_column && buffers.dgamma != nullptr ? base + places.dgamma : nullptr;
-  void* const dbeta = by_column && buffers.dbeta != nullptr ? base + places.dbeta : nullptr;
-  void* const terms = partials.split != 0 || !by_column ? base + places.terms : nullptr;
+  void* const dgamma = buffers.dgamma != nullptr ? base + places.dgamma : nullptr;
+  void* const dbeta = buffers.dbeta != nullptr ? base + places.dbeta : nullptr;
+  void* const terms = partials.split != 0 ? base + places.terms : nullptr;
   bool launched = false;
   int64_t count = 0;  // of partial sums
   if (partials.tile != 0) {
@@ -124,7 +127,7 @@ Status LaunchBackwardRows(const BackwardPlan& plan, const BackwardBuffers& buffe
     count = partials.ring;
   }
   if (!launched && partials.any != 0) {
-    NV_NORMS_RETURN_IF_ERROR(LaunchBackwardRowsAny(plan, buffers, terms, dgamma, dbeta, stream));
+    NV_NORMS_RETURN_IF_ERROR(LaunchBackwardRowsAny(plan, buffers, nullptr, dgamma, dbeta, stream));
     count = partials.any;
   } else if (!launched) {
     NV_NORMS_RETURN_IF_ERROR(
@@ -132,9 +135,8 @@ Status LaunchBackwardRows(const BackwardPlan& plan, const BackwardBuffers& buffe
     count = partials.split;
   }
   if (!want_params) return Status();
-  if (!by_column) return LaunchParamGradients(plan, buffers, terms, stream);
   if (!launched && partials.any == 0 && count == 1) return Status();  // these sums are whole
-  return LaunchFinish(problem, buffers, dgamma, dbeta, count, plan.device, stream);
+  return LaunchFinish(problem, layout.cols, buffers, dgamma, dbeta, count, plan.device, stream);
 }
 
 }  // namespace cuda

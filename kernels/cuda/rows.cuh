@@ -28,7 +28,7 @@ struct RowParams {
 
   static RowParams Of(const RowLayout& rows) {
     RowParams out;
-    out.by_column = rows.col_divisor == 1 && rows.row_stride == 0;
+    out.by_column = rows.by_column();
     out.modulus = rows.modulus;
     out.row_stride = rows.row_stride;
     out.col_divisor = rows.col_divisor;

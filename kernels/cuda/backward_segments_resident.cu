@@ -1,0 +1,292 @@
+// Gradients of forward_segments_resident.cu's norms: x and dy are read once where a row of both
+// fits into the shared memory of the blocks of a team. See segments.cuh.
+#include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/resident.cuh"
+#include "kernels/cuda/segments.cuh"
+#include "kernels/cuda/segments_sums.cuh"
+
+namespace nv_norms {
+namespace cuda {
+namespace {
+
+// For the gradients of the parameters; null where they are not wanted.
+struct Outputs {
+  SegmentSums<float>* sums;  // [rows, segments, pieces]
+  RowScale<float>* scales;   // [rows]
+};
+
+#if __CUDA_ARCH__ >= 800
+
+template <typename X, bool SAME, bool WARPS>
+struct BackwardBody {
+  static constexpr int kVec = kVectorBytes / sizeof(X);
+  using Tiles = SegmentTiles<2, WARPS>;
+
+  struct Storage {
+    TeamStorage<3, float> sums;
+    TeamStorage<3, float> team_sums;
+  };
+
+  // What is loaded a row ahead.
+  struct Row {
+    float mean;
+    float rstd;
+    float gamma;  // of the only segment of a block
+  };
+
+  const Tiles& tiles;
+  const BackwardProblem& problem;
+  const BackwardBuffers& buffers;
+  Outputs outputs;
+  Post* mail;
+  Storage* storage;
+  float inverse;  // 1 / numbers of a row
+  int parity = 0;
+  int unit;
+  Row row;
+  Row next;
+  float e[2];  // sums of the segment so far
+  float dy[2];
+  float dy_e[2];
+  float all[3];  // of the row, weighted with gamma: where a block has several segments
+  GradientLine line;
+
+  __device__ __forceinline__ BackwardBody(const Tiles& tiles, const BackwardProblem& problem,
+                                          const BackwardBuffers& buffers, const Outputs& outputs,
+                                          Post* mail, Storage* storage)
+      : tiles(tiles),
+        problem(problem),
+        buffers(buffers),
+        outputs(outputs),
+        mail(mail),
+        storage(storage),
+        inverse(1.0f / static_cast<float>(problem.geometry.reduced)) {}
+
+  __device__ __forceinline__ float GammaOf(int64_t at, int segment) const {
+    return ParamOr<float>(problem.param, buffers.gamma,
+                          tiles.shape.layout.ParamOf(at, tiles.first + segment), 1);
+  }
+
+  __device__ __forceinline__ void Prefetch(int at) {
+    if (at >= tiles.units()) return;
+    next.mean = buffers.mean == nullptr ? 0.0f : static_cast<const float*>(buffers.mean)[at];
+    next.rstd = static_cast<const float*>(buffers.rstd)[at];
+    if (tiles.shape.own == 1) next.gamma = GammaOf(at, 0);
+  }
+
+  __device__ __forceinline__ void Start() {}
+  __device__ __forceinline__ void Ready() { Prefetch(tiles.team); }
+
+  __device__ __forceinline__ void Begin(int at) {
+    unit = at;
+    row = next;
+    Prefetch(unit + tiles.shape.teams);
+    all[0] = all[1] = all[2] = 0;
+    Clear();
+  }
+
+  __device__ __forceinline__ void Clear() { e[0] = e[1] = dy[0] = dy[1] = dy_e[0] = dy_e[1] = 0; }
+
+  template <bool FULL>
+  __device__ __forceinline__ void Sum(const uint4* from, int tile, int items) {
+#pragma unroll
+    for (int j = 0; j < Tiles::kItems; ++j) {
+      if (!FULL && j >= items) break;
+      float x[kVec];
+      float d[kVec];
+      Unpack<X>(from + 2 * j * kResidentThreads, x);
+      Unpack<X>(from + (2 * j + 1) * kResidentThreads, d);
+#pragma unroll
+      for (int v = 0; v < kVec; ++v) {
+        const float about = x[v] - row.mean;
+        e[v % 2] += about;
+        dy[v % 2] += d[v];
+        dy_e[v % 2] += d[v] * about;
+      }
+    }
+    if (tiles.shape.own == 1) return;
+    const int segment = tiles.SegmentOf(tile);
+    if (tiles.InSegment(tile, segment) + 1 == tiles.segment_tiles) EndSegment(segment);
+  }
+
+  // Of several segments of a block.
+  __device__ __forceinline__ void EndSegment(int segment) {
+    const float gamma = GammaOf(unit, segment);
+    float sums[2] = {dy[0] + dy[1], dy_e[0] + dy_e[1]};
+    all[0] += e[0] + e[1];
+    all[1] += gamma * sums[0];
+    all[2] += gamma * sums[1];
+    Clear();
+    if (outputs.sums == nullptr) return;
+    WarpSum(sums, 32);
+    if (threadIdx.x % 32 == 0) StoreSums(segment, WARPS ? 0 : threadIdx.x / 32, sums[0], sums[1]);
+  }
+
+  __device__ __forceinline__ void StoreSums(int segment, int piece, float of_dy, float of_dy_e) {
+    const SegmentShape& shape = tiles.shape;
+    const int64_t at = static_cast<int64_t>(unit) * shape.segments + tiles.first + segment;
+    outputs.sums[at * shape.pieces() + piece] = {of_dy, of_dy_e};
+  }
+
+  // The sums of all blocks of the team.
+  __device__ __forceinline__ void Collect(float (&sums)[3]) {
+    const int blocks = tiles.shape.blocks;
+    Post* posts = mail + static_cast<int64_t>(unit) * blocks;
+    if (threadIdx.x == 0) PostToGrid(posts + tiles.rank, sums);
+    sums[0] = sums[1] = sums[2] = 0;
+    const bool few = blocks <= 32;  // every warp adds them up
+    for (int block = few ? threadIdx.x % 32 : threadIdx.x; block < blocks;
+         block += kResidentThreads) {
+      float post[kPostNumbers];
+      while (!ReadPost(posts + block, post)) {
+      }
+#pragma unroll
+      for (int n = 0; n < 3; ++n) sums[n] += post[n];
+    }
+    if (few) {
+      __syncwarp();
+      WarpSum(sums, 32);
+    } else {
+      TeamSum<false>(sums, &storage->team_sums, parity);
+    }
+  }
+
+  __device__ __forceinline__ void Exchange(int) {
+    const bool own = tiles.shape.own > 1;
+    float sums[3] = {own ? all[0] : e[0] + e[1], own ? all[1] : dy[0] + dy[1],
+                     own ? all[2] : dy_e[0] + dy_e[1]};
+    TeamSum<WARPS>(sums, &storage->sums, parity);
+    if (!own) {
+      if (outputs.sums != nullptr && tiles.first_thread()) {
+        StoreSums(0, tiles.part, sums[1], sums[2]);
+      }
+      sums[1] *= row.gamma;
+      sums[2] *= row.gamma;
+    }
+    if (!WARPS && tiles.shape.blocks > 1) Collect(sums);
+    parity ^= 1;
+    line = LineOf(problem.formula, row.mean, row.rstd, sums[0], sums[1], sums[2], inverse);
+    if (outputs.scales != nullptr && tiles.rank == 0 && tiles.first_thread()) {
+      outputs.scales[unit] = {row.rstd, line.xhat_offset};
+    }
+  }
+
+  template <bool FULL>
+  __device__ __forceinline__ void Apply(const uint4* from, int tile, int items) {
+    const float gamma = tiles.shape.own == 1 ? row.gamma : GammaOf(unit, tiles.SegmentOf(tile));
+    const float scale = row.rstd * gamma;
+    const int64_t to = (tiles.Base(unit) + tiles.begin + tiles.OffsetOf(tile)) * kVec;
+#pragma unroll
+    for (int j = 0; j < Tiles::kItems; ++j) {
+      if (!FULL && j >= items) break;
+      float x[kVec];
+      float d[kVec];
+      Unpack<X>(from + 2 * j * kResidentThreads, x);
+      Unpack<X>(from + (2 * j + 1) * kResidentThreads, d);
+#pragma unroll
+      for (int v = 0; v < kVec; ++v) {
+        d[v] = d[v] * scale + (line.offset - (x[v] - row.mean) * line.slope);
+      }
+      StoreStrip<X, SAME>(problem.dx, buffers.dx, to + j * Tiles::kLanes * kVec, d,
+                          tiles.shape.small_output);
+    }
+  }
+};
+
+#endif  // __CUDA_ARCH__ >= 800
+
+template <typename X, bool SAME, bool WARPS, bool STREAMING>
+__global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
+    BackwardSegmentsKernel(const __grid_constant__ SegmentShape shape,
+                           const __grid_constant__ BackwardProblem problem,
+                           const BackwardBuffers buffers, const Outputs outputs, Post* mail) {
+#if __CUDA_ARCH__ >= 800
+  extern __shared__ uint4 slots[];
+  using Body = BackwardBody<X, SAME, WARPS>;
+  __shared__ typename Body::Storage storage;
+  const void* const tensors[2] = {buffers.x, buffers.dy};
+  const typename Body::Tiles tiles(shape, slots, tensors);
+  Body body(tiles, problem, buffers, outputs, mail, &storage);
+  Walk<typename Body::Tiles, Body> walk(tiles, body);
+  if (STREAMING) {
+    walk.Streaming();
+  } else {
+    walk.Resident();
+  }
+#endif
+}
+
+using BackwardKernel = void (*)(SegmentShape, BackwardProblem, BackwardBuffers, Outputs, Post*);
+
+template <typename X, bool SAME>
+BackwardKernel KernelOf(bool warps, bool streaming) {
+  if (warps) return BackwardSegmentsKernel<X, SAME, true, false>;
+  return streaming ? BackwardSegmentsKernel<X, SAME, false, true>
+                   : BackwardSegmentsKernel<X, SAME, false, false>;
+}
+
+template <typename X>
+BackwardKernel KernelOf(bool same, bool warps, bool streaming) {
+  return same ? KernelOf<X, true>(warps, streaming) : KernelOf<X, false>(warps, streaming);
+}
+
+BackwardKernel KernelFor(const BackwardProblem& problem, bool warps, bool streaming) {
+  const bool same = problem.dx == problem.x;
+  if (problem.x == DType::kFloat) return KernelOf<float>(same, warps, streaming);
+  return problem.x == DType::kHalf ? KernelOf<__half>(same, warps, streaming)
+                                   : KernelOf<__nv_bfloat16>(same, warps, streaming);
+}
+
+SegmentShape ShapeOf(const BackwardPlan& plan) {
+  return ShapeOf(SegmentLayout::Of(plan.problem.geometry.rows),
+                 static_cast<int>(SizeOf(plan.problem.x)), plan.segments);
+}
+
+}  // namespace
+
+void PlanBackwardSegmentsResident(BackwardPlan* plan) {
+  const BackwardProblem& problem = plan->problem;
+  if (problem.in_double() || problem.dy != problem.x || !plan->want_dx) return;
+  CutSegments(
+      SegmentLayout::Of(problem.geometry.rows), plan->device, static_cast<int>(SizeOf(problem.x)),
+      2,
+      [&](bool warps, bool streaming) {
+        return reinterpret_cast<const void*>(KernelFor(problem, warps, streaming));
+      },
+      &plan->segments);
+  if (plan->segments.blocks == 0) return;
+  const SegmentShape shape = ShapeOf(*plan);
+  plan->workspace = std::max(
+      plan->workspace, MailBytes(shape) + Align16(SumsBytes<float>(shape.layout, shape.pieces())) +
+                           Align16(ScalesBytes<float>(shape.layout)));
+}
+
+Status LaunchBackwardSegmentsResident(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                                      void* workspace, void* stream, bool* launched) {
+  const BackwardProblem& problem = plan.problem;
+  *launched = plan.segments.blocks > 0 && buffers.dx != nullptr &&
+              AlignedTo(buffers.x, kVectorBytes) && AlignedTo(buffers.dy, kVectorBytes) &&
+              AlignedTo(buffers.dx, kVectorBytes);
+  if (!*launched) return Status();
+  const SegmentShape shape = ShapeOf(plan);
+  char* behind = static_cast<char*>(workspace) + MailBytes(shape);
+  const bool params = buffers.dgamma != nullptr || buffers.dbeta != nullptr;
+  Outputs outputs = {nullptr, nullptr};
+  if (params) {
+    outputs.sums = reinterpret_cast<SegmentSums<float>*>(behind);
+    outputs.scales = reinterpret_cast<RowScale<float>*>(
+        behind + Align16(SumsBytes<float>(shape.layout, shape.pieces())));
+  }
+  NV_NORMS_RETURN_IF_ERROR(ClearMail(shape, workspace, stream));
+  NV_NORMS_RETURN_IF_ERROR(LaunchResident("normalization gradient of resident segments",
+                                          KernelFor(problem, shape.warps, shape.streaming),
+                                          shape.grid(), shape.blocks > 1, plan.segments.shared,
+                                          stream, launched, shape, problem, buffers, outputs,
+                                          static_cast<Post*>(workspace)));
+  if (!*launched || !params) return Status();
+  return LaunchSegmentParams<float>(shape.layout, shape.pieces(), problem.dparam, outputs.sums,
+                                    outputs.scales, buffers, stream);
+}
+
+}  // namespace cuda
+}  // namespace nv_norms

@@ -1,0 +1,268 @@
+// Instance and group norm of NC...: x is read once where a row fits into the shared memory of the
+// blocks of a team. See segments.cuh.
+#include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/resident.cuh"
+#include "kernels/cuda/segments.cuh"
+
+namespace nv_norms {
+namespace cuda {
+namespace {
+
+#if __CUDA_ARCH__ >= 800
+
+template <typename X, bool SAME, bool WARPS>
+struct ForwardBody {
+  static constexpr int kVec = kVectorBytes / sizeof(X);
+  using Tiles = SegmentTiles<1, WARPS>;
+
+  struct Storage {
+    TeamStorage<1, double> means;
+    TeamStorage<1, double> team_means;
+    TeamStorage<1, float> squares;
+    TeamStorage<1, float> team_squares;
+  };
+
+  // Of a segment; of the only one of a block it is loaded a row ahead.
+  struct Params {
+    float gamma;
+    float beta;
+  };
+
+  const Tiles& tiles;
+  const ForwardProblem& problem;
+  const ForwardBuffers& buffers;
+  Post* mail;
+  Storage* storage;
+  int parity = 0;
+  int row;
+  Params params;
+  Params next;
+  float count;
+  float reference;   // the thread's first x
+  float sum[2];      // of x - reference
+  float squares[2];  // of its square
+  float high;
+  float low;
+  float rstd;
+
+  __device__ __forceinline__ ForwardBody(const Tiles& tiles, const ForwardProblem& problem,
+                                         const ForwardBuffers& buffers, Post* mail,
+                                         Storage* storage)
+      : tiles(tiles), problem(problem), buffers(buffers), mail(mail), storage(storage) {}
+
+  __device__ __forceinline__ Params Load(int64_t unit, int segment) const {
+    const int64_t at = tiles.shape.layout.ParamOf(unit, tiles.first + segment);
+    return {ParamOr<float>(problem.param, buffers.gamma, at, 1),
+            ParamOr<float>(problem.param, buffers.beta, at, 0)};
+  }
+
+  __device__ __forceinline__ void Prefetch(int unit) {
+    if (tiles.shape.own == 1 && unit < tiles.units()) next = Load(unit, 0);
+  }
+
+  __device__ __forceinline__ void Start() {}
+  __device__ __forceinline__ void Ready() { Prefetch(tiles.team); }
+
+  __device__ __forceinline__ void Begin(int unit) {
+    row = unit;
+    params = next;
+    Prefetch(unit + tiles.shape.teams);
+    count = reference = 0;
+    sum[0] = sum[1] = squares[0] = squares[1] = 0;
+  }
+
+  // Each thread sums about its own first element, as in forward_columns_resident.cu.
+  template <bool FULL>
+  __device__ __forceinline__ void Sum(const uint4* from, int, int items) {
+#pragma unroll
+    for (int j = 0; j < Tiles::kItems; ++j) {
+      if (!FULL && j >= items) break;
+      float x[kVec];
+      Unpack<X>(from + j * kResidentThreads, x);
+      if (j == 0 && count == 0 && problem.formula != Formula::kRms) reference = x[0];
+#pragma unroll
+      for (int v = 0; v < kVec; ++v) {
+        const float e = x[v] - reference;
+        sum[v % 2] += e;
+        squares[v % 2] += e * e;
+      }
+    }
+    count += static_cast<float>(items * kVec);
+  }
+
+  // The mean and the sum of squares about it, of what a team has of a row: from those of blocks.
+  __device__ __forceinline__ void Collect(double& mean, float& m2) {
+    const SegmentShape& shape = tiles.shape;
+    Post* posts = mail + static_cast<int64_t>(row) * shape.blocks;
+    if (threadIdx.x == 0) {
+      const float above = static_cast<float>(mean);
+      const float post[kPostNumbers] = {above, static_cast<float>(mean - above), m2};
+      PostToGrid(posts + tiles.rank, post);
+    }
+    const bool few = shape.blocks <= 32;  // every warp adds them up
+    const int first = few ? threadIdx.x % 32 : threadIdx.x;
+    double means[2] = {0, 0};
+    float squares_of[2] = {0, 0};
+    double counts[2] = {0, 0};
+    double total[1] = {0};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int block = first + i * kResidentThreads;
+      if (block >= shape.blocks) break;
+      float post[kPostNumbers];
+      while (!ReadPost(posts + block, post)) {
+      }
+      means[i] = static_cast<double>(post[0]) + post[1];
+      squares_of[i] = post[2];
+      counts[i] = static_cast<double>(shape.own) * shape.LengthOf(block % shape.parts) * kVec;
+      total[0] += counts[i] * means[i];
+    }
+    if (few) {
+      WarpSum(total, 32);
+    } else {
+      TeamSum<false>(total, &storage->team_means, parity);
+    }
+    mean = problem.formula == Formula::kRms
+               ? 0.0
+               : total[0] / static_cast<double>(problem.geometry.reduced);
+    float about[1] = {0};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float step = static_cast<float>(means[i] - mean);
+      if (counts[i] > 0) about[0] += squares_of[i] + static_cast<float>(counts[i]) * step * step;
+    }
+    if (few) {
+      WarpSum(about, 32);
+    } else {
+      TeamSum<false>(about, &storage->team_squares, parity);
+    }
+    m2 = about[0];
+  }
+
+  __device__ __forceinline__ void Exchange(int) {
+    const SegmentShape& shape = tiles.shape;
+    const bool rms = problem.formula == Formula::kRms;
+    const float all = sum[0] + sum[1];
+    double total[1] = {static_cast<double>(reference) * count + all};
+    TeamSum<WARPS>(total, &storage->means, parity);
+    double mean = 0;
+    if (!rms) mean = total[0] / (static_cast<double>(shape.own) * tiles.length * kVec);
+    float about[1] = {squares[0] + squares[1]};
+    if (!rms && count > 0) {
+      const float own = all / count;
+      const float step = static_cast<float>(reference - mean) + own;
+      about[0] += count * step * step - all * own;
+    }
+    TeamSum<WARPS>(about, &storage->squares, parity);
+    float m2 = about[0];
+    if (!WARPS && shape.blocks > 1) Collect(mean, m2);
+    parity ^= 1;
+    m2 = m2 < 0 ? 0.0f : m2;  // keeps NaN
+    rstd = static_cast<float>(
+        rsqrt(m2 / static_cast<double>(problem.geometry.reduced) + problem.epsilon));
+    if (tiles.rank == 0 && tiles.first_thread()) {
+      if (buffers.mean != nullptr) static_cast<float*>(buffers.mean)[row] = mean;
+      static_cast<float*>(buffers.rstd)[row] = rstd;
+    }
+    if (problem.formula != Formula::kCenter) mean = 0;
+    high = static_cast<float>(mean);
+    low = static_cast<float>(mean - high);
+  }
+
+  template <bool FULL>
+  __device__ __forceinline__ void Apply(const uint4* from, int tile, int items) {
+    if (tiles.shape.own > 1) params = Load(row, tiles.SegmentOf(tile));
+    const float scale = rstd * params.gamma;
+    const float shift = params.beta - low * scale;
+    const int64_t to = (tiles.Base(row) + tiles.begin + tiles.OffsetOf(tile)) * kVec;
+#pragma unroll
+    for (int j = 0; j < Tiles::kItems; ++j) {
+      if (!FULL && j >= items) break;
+      float x[kVec];
+      Unpack<X>(from + j * kResidentThreads, x);
+#pragma unroll
+      for (int v = 0; v < kVec; ++v) x[v] = (x[v] - high) * scale + shift;
+      StoreStrip<X, SAME>(problem.y, buffers.y, to + j * Tiles::kLanes * kVec, x,
+                          tiles.shape.small_output);
+    }
+  }
+};
+
+#endif  // __CUDA_ARCH__ >= 800
+
+template <typename X, bool SAME, bool WARPS, bool STREAMING>
+__global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
+    ForwardSegmentsKernel(const __grid_constant__ SegmentShape shape,
+                          const __grid_constant__ ForwardProblem problem,
+                          const ForwardBuffers buffers, Post* mail) {
+#if __CUDA_ARCH__ >= 800
+  extern __shared__ uint4 slots[];
+  using Body = ForwardBody<X, SAME, WARPS>;
+  __shared__ typename Body::Storage storage;
+  const void* const tensors[1] = {buffers.x};
+  const typename Body::Tiles tiles(shape, slots, tensors);
+  Body body(tiles, problem, buffers, mail, &storage);
+  Walk<typename Body::Tiles, Body> walk(tiles, body);
+  if (STREAMING) {
+    walk.Streaming();
+  } else {
+    walk.Resident();
+  }
+#endif
+}
+
+using ForwardKernel = void (*)(SegmentShape, ForwardProblem, ForwardBuffers, Post*);
+
+template <typename X, bool SAME>
+ForwardKernel KernelOf(bool warps, bool streaming) {
+  if (warps) return ForwardSegmentsKernel<X, SAME, true, false>;
+  return streaming ? ForwardSegmentsKernel<X, SAME, false, true>
+                   : ForwardSegmentsKernel<X, SAME, false, false>;
+}
+
+template <typename X>
+ForwardKernel KernelOf(bool same, bool warps, bool streaming) {
+  return same ? KernelOf<X, true>(warps, streaming) : KernelOf<X, false>(warps, streaming);
+}
+
+ForwardKernel KernelFor(const ForwardProblem& problem, bool warps, bool streaming) {
+  const bool same = problem.y == problem.x;
+  if (problem.x == DType::kFloat) return KernelOf<float>(same, warps, streaming);
+  return problem.x == DType::kHalf ? KernelOf<__half>(same, warps, streaming)
+                                   : KernelOf<__nv_bfloat16>(same, warps, streaming);
+}
+
+}  // namespace
+
+void PlanForwardSegments(ForwardPlan* plan) {
+  const ForwardProblem& problem = plan->problem;
+  if (problem.in_double()) return;
+  const SegmentLayout layout = SegmentLayout::Of(problem.geometry.rows);
+  const int size = static_cast<int>(SizeOf(problem.x));
+  CutSegments(
+      layout, plan->device, size, 1,
+      [&](bool warps, bool streaming) {
+        return reinterpret_cast<const void*>(KernelFor(problem, warps, streaming));
+      },
+      &plan->segments);
+  if (plan->segments.blocks == 0) return;
+  plan->workspace = std::max(plan->workspace, MailBytes(ShapeOf(layout, size, plan->segments)));
+}
+
+Status LaunchForwardSegments(const ForwardPlan& plan, const ForwardBuffers& buffers,
+                             void* workspace, void* stream, bool* launched) {
+  const ForwardProblem& problem = plan.problem;
+  *launched = plan.segments.blocks > 0 && AlignedTo(buffers.x, kVectorBytes) &&
+              AlignedTo(buffers.y, kVectorBytes);
+  if (!*launched) return Status();
+  const SegmentShape shape = ShapeOf(SegmentLayout::Of(problem.geometry.rows),
+                                     static_cast<int>(SizeOf(problem.x)), plan.segments);
+  NV_NORMS_RETURN_IF_ERROR(ClearMail(shape, workspace, stream));
+  return LaunchResident("normalization of segments",
+                        KernelFor(problem, shape.warps, shape.streaming), shape.grid(),
+                        shape.blocks > 1, plan.segments.shared, stream, launched, shape, problem,
+                        buffers, static_cast<Post*>(workspace));
+}
+
+}  // namespace cuda
+}  // namespace nv_norms

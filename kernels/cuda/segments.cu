@@ -1,0 +1,114 @@
+#include <algorithm>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/segments.h"
+
+namespace nv_norms {
+namespace cuda {
+namespace {
+
+constexpr int64_t kReserved = 1024;         // of a block's shared memory, by the system
+constexpr int64_t kStatic = 1024;           // and for its sums
+constexpr int64_t kLeastLength = 16;        // vectors of a segment; not tuned yet
+constexpr int64_t kSmallOutput = 24 << 20;  // bytes; not tuned yet
+// A tile holds one segment's vectors: below this part of it, on average, other kernels take over.
+constexpr double kLeastFill = 0.4;  // not tuned yet
+constexpr int64_t kInt = (int64_t{1} << 31) - 1;
+
+}  // namespace
+
+SegmentShape ShapeOf(const SegmentLayout& layout, int number_bytes, const SegmentCut& cut) {
+  SegmentShape out = {};
+  out.layout = layout;
+  out.rows = static_cast<int>(layout.rows);
+  out.segments = static_cast<int>(layout.segments);
+  out.length = static_cast<int>(layout.length * number_bytes / kVectorBytes);
+  out.warps = cut.warps;
+  out.blocks = cut.blocks;
+  out.parts = std::max(1, cut.blocks / out.segments);
+  out.own = std::max(1, out.segments / cut.blocks);
+  out.share = out.length / out.parts;
+  out.extra = out.length % out.parts;
+  out.teams = cut.teams;
+  out.slots = cut.slots;
+  out.kept = cut.slots - kWindow;
+  out.streaming = cut.streaming;
+  out.small_output = layout.rows * layout.segments * layout.length * number_bytes <= kSmallOutput;
+  return out;
+}
+
+void CutSegments(const SegmentLayout& layout, const Device& device, int number_bytes, int tensors,
+                 const std::function<const void*(bool, bool)>& kernel, SegmentCut* cut) {
+  *cut = SegmentCut();
+  const int64_t length = layout.length * number_bytes / kVectorBytes;
+  if (device.capability < 80 || layout.length * number_bytes % kVectorBytes != 0 ||
+      length < kLeastLength || length * layout.segments > kInt || layout.rows > kInt) {
+    return;
+  }
+  // Two blocks to a multiprocessor, of which one works while the other waits, if there is room.
+  const int64_t tile_bytes = TileBytes(tensors);
+  SegmentCut out;
+  int64_t room = (device.shared_bytes + kReserved) / 2 - kReserved - kStatic;
+  if (room < (kWindow + 1) * tile_bytes) room = device.shared_bytes - kStatic;
+  out.slots = static_cast<int>(std::min<int64_t>(kMaxSlots, room / tile_bytes));
+  if (out.slots <= kWindow) return;
+  out.shared = out.slots * tile_bytes;
+  // Half of the slots are for the rows to come.
+  const int64_t wanted = (out.slots + 1) / 2;
+  const int64_t items = TileItems(tensors);
+  out.warps = layout.segments * CeilDiv(length, 32 * items) <= wanted;
+  const auto resident = [&](bool streaming) {
+    int blocks = 0;
+    const void* function = kernel(out.warps, streaming);
+    if (cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(out.shared)) != cudaSuccess ||
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+            &blocks, function, kResidentThreads, static_cast<size_t>(out.shared)) != cudaSuccess) {
+      cudaGetLastError();
+      return int64_t{0};
+    }
+    return int64_t{blocks} * device.multiprocessors;
+  };
+  const int64_t most = resident(false);
+  if (most == 0) return;
+  if (out.warps) {
+    out.blocks = 1;
+    out.teams = static_cast<int>(std::min(layout.rows, most * (kResidentThreads / 32)));
+    *cut = out;
+    return;
+  }
+  const int64_t tile_vectors = items * kResidentThreads;
+  const int64_t segment_tiles = CeilDiv(length, tile_vectors);
+  if (layout.segments > 1 && length < kLeastFill * segment_tiles * tile_vectors) return;
+  const auto tiles_of = [&](int64_t blocks) {
+    const int64_t parts = std::max<int64_t>(1, blocks / layout.segments);
+    const int64_t own = std::max<int64_t>(1, layout.segments / blocks);
+    return own * CeilDiv(CeilDiv(length, parts), tile_vectors);
+  };
+  // The smallest team whose blocks' parts take half of the slots, or up to twice that if it leaves
+  // fewer blocks idle; a team of all blocks for rows that are too long.
+  const int64_t most_blocks = std::min<int64_t>({most, kMaxTeam, layout.segments * segment_tiles});
+  int64_t least = 0;
+  double best = 0;
+  for (int64_t blocks = 1; blocks <= most_blocks; ++blocks) {
+    if (blocks % layout.segments != 0 && layout.segments % blocks != 0) continue;
+    if (least == 0) out.blocks = static_cast<int>(blocks);
+    if (tiles_of(blocks) > wanted) continue;
+    if (least == 0) least = blocks;
+    if (blocks > 2 * least && blocks > most / layout.rows) break;
+    const int64_t teams = std::min(layout.rows, most / blocks);
+    const double busy = static_cast<double>(layout.rows) /
+                        static_cast<double>(CeilDiv(layout.rows, teams) * teams) *
+                        static_cast<double>(teams * blocks) / static_cast<double>(most);
+    if (busy < 1.02 * best) continue;
+    best = busy;
+    out.blocks = static_cast<int>(blocks);
+  }
+  out.streaming = tiles_of(out.blocks) > out.slots;
+  const int64_t fit = out.streaming ? resident(true) : most;
+  out.teams = static_cast<int>(std::min(layout.rows, fit / out.blocks));
+  if (out.teams > 0) *cut = out;
+}
+
+}  // namespace cuda
+}  // namespace nv_norms

@@ -1,0 +1,147 @@
+// What the resident kernels of segments share: tiles of a row, and sums over a team. A team goes
+// through rows; its blocks have the same vectors of 16 bytes of every row, either whole segments or
+// a part of one, and no tile holds more than one segment's.
+#ifndef NV_NORMS_KERNELS_CUDA_SEGMENTS_CUH_
+#define NV_NORMS_KERNELS_CUDA_SEGMENTS_CUH_
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/segments.h"
+#include "kernels/cuda/team.cuh"
+#include "kernels/cuda/walk.cuh"
+
+namespace nv_norms {
+namespace cuda {
+
+#if __CUDA_ARCH__ >= 800
+
+template <int TENSORS, bool WARPS>
+struct SegmentTiles {
+  static constexpr int kItems = TileItems(TENSORS);
+  static constexpr int kLanes = WARPS ? 32 : kResidentThreads;
+  static constexpr int kTileVectors = kItems * kLanes;
+
+  const SegmentShape& shape;
+  int team;
+  int rank;           // of the block in its team
+  int first;          // segment of the block
+  int part;           // of it that the block has
+  int length;         // vectors of each segment that the block has
+  int segment_tiles;  // of each segment
+  int count;          // tiles
+  int64_t begin;      // the thread's first vector of a row
+  uint4* ring;        // and of the slots
+  const uint4* from[TENSORS];
+
+  __device__ __forceinline__ SegmentTiles(const SegmentShape& shape, uint4* ring,
+                                          const void* const (&tensors)[TENSORS])
+      : shape(shape), ring(ring + threadIdx.x) {
+    rank = WARPS ? 0 : static_cast<int>(blockIdx.x % static_cast<unsigned>(shape.blocks));
+    team = WARPS ? blockIdx.x * (kResidentThreads / 32) + threadIdx.x / 32
+                 : blockIdx.x / static_cast<unsigned>(shape.blocks);
+    first = shape.own > 1 ? rank * shape.own : rank / shape.parts;
+    part = shape.own > 1 ? 0 : rank % shape.parts;
+    length = shape.LengthOf(part);
+    segment_tiles = (length + kTileVectors - 1) / kTileVectors;
+    count = shape.own * segment_tiles;
+    begin = static_cast<int64_t>(first) * shape.length + part * shape.share +
+            min(part, shape.extra) + threadIdx.x % kLanes;
+#pragma unroll
+    for (int i = 0; i < TENSORS; ++i) from[i] = static_cast<const uint4*>(tensors[i]) + begin;
+  }
+
+  __device__ __forceinline__ int group() const { return team; }
+  __device__ __forceinline__ int groups() const { return shape.teams; }
+  __device__ __forceinline__ int units() const { return team < shape.teams ? shape.rows : 0; }
+  __device__ __forceinline__ int slots() const { return shape.slots; }
+  __device__ __forceinline__ int kept() const { return shape.kept; }
+  __device__ __forceinline__ bool active() const { return true; }
+  __device__ __forceinline__ bool first_thread() const { return threadIdx.x % kLanes == 0; }
+  __device__ __forceinline__ int64_t Base(int unit) const {
+    return static_cast<int64_t>(unit) * shape.segments * shape.length;
+  }
+  __device__ __forceinline__ uint4* Slot(int slot) const {
+    return ring + slot * (kItems * TENSORS * kResidentThreads);
+  }
+  // The segment of a tile, among the block's, and which of its tiles it is.
+  __device__ __forceinline__ int SegmentOf(int tile) const {
+    return shape.own == 1 ? 0 : tile / segment_tiles;
+  }
+  __device__ __forceinline__ int InSegment(int tile, int segment) const {
+    return tile - segment * segment_tiles;
+  }
+  // Vectors from the thread's first one of a row to its first one of a tile.
+  __device__ __forceinline__ int OffsetOf(int tile) const {
+    const int segment = SegmentOf(tile);
+    return segment * shape.length + InSegment(tile, segment) * kTileVectors;
+  }
+  // Vectors of the tile.
+  __device__ __forceinline__ int Left(int tile) const {
+    return length - InSegment(tile, SegmentOf(tile)) * kTileVectors;
+  }
+  __device__ __forceinline__ bool Full(int tile) const { return Left(tile) >= kTileVectors; }
+  __device__ __forceinline__ int Items(int tile) const {
+    const int left = Left(tile) - static_cast<int>(threadIdx.x % kLanes);
+    int items = 0;
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) items += left > j * kLanes;
+    return items;
+  }
+
+  __device__ __forceinline__ void Load(int slot, int64_t base, int tile, uint64_t policy) const {
+    const int items = Full(tile) ? kItems : Items(tile);
+    const int64_t at = base + OffsetOf(tile);
+    uint4* to = Slot(slot);
+#pragma unroll
+    for (int i = 0; i < TENSORS; ++i) {
+#pragma unroll
+      for (int j = 0; j < kItems; ++j) {
+        if (j < items) {
+          CopyAsync(to + (j * TENSORS + i) * kResidentThreads, from[i] + (at + j * kLanes), policy);
+        }
+      }
+    }
+  }
+};
+
+// Sums over the threads of a warp, or of a block of kResidentThreads; every thread gets them. A
+// block has two storages by turns: a thread may still read one when another is a row ahead.
+template <int N, typename A>
+struct TeamStorage {
+  A warps[2][N][kResidentThreads / 32];
+};
+template <bool WARPS, int N, typename A>
+__device__ __forceinline__ void TeamSum(A (&values)[N], TeamStorage<N, A>* storage, int parity) {
+  WarpSum(values, 32);
+  if (WARPS) return;
+  auto& warps = storage->warps[parity];
+  if (threadIdx.x % 32 == 0) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) warps[n][threadIdx.x / 32] = values[n];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    values[n] = 0;
+#pragma unroll
+    for (int i = 0; i < kResidentThreads / 32; ++i) values[n] += warps[n][i];
+  }
+}
+
+#endif  // __CUDA_ARCH__ >= 800
+
+// Bytes of the workspace for what the blocks of a team post, a post of each for every row.
+inline int64_t MailBytes(const SegmentShape& shape) {
+  return shape.blocks == 1 ? 0 : int64_t{shape.rows} * shape.blocks * kPostBytes;
+}
+
+inline Status ClearMail(const SegmentShape& shape, void* mail, void* stream) {
+  if (shape.blocks == 1) return Status();
+  return FromCuda(cudaMemsetAsync(mail, 0xff, static_cast<size_t>(MailBytes(shape)),
+                                  static_cast<cudaStream_t>(stream)),
+                  "clearing of posts");
+}
+
+}  // namespace cuda
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_KERNELS_CUDA_SEGMENTS_CUH_

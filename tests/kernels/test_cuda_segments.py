@@ -1,0 +1,222 @@
+"""The CUDA kernels for channels first (NC...) on torch tensors, against float64.
+
+Needs a GPU, torch and build/libnv_norms_kernels.so (benchmarks/kernels/build.sh). The expected
+values come from the formulas in float64 as in test_cuda.py. NV_NORMS_SMALL=1 leaves out the large
+sizes, for compute-sanitizer.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("torch sees no GPU", allow_module_level=True)
+test_cuda = pytest.importorskip("test_cuda")
+library = test_cuda.library
+run_case = test_cuda.run_case
+F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+large = pytest.mark.skipif(test_cuda.SMALL, reason="large")
+
+# shape, groups: a warp, a block and several blocks to a row; a channel to several blocks, several
+# channels to a block; rows and channels that are no whole vectors, 1 x 1 images, 3 channels, 4096
+SHAPES = [
+    ((2, 6, 8, 8), 6), ((3, 5, 7, 9), 5), ((2, 3, 128), 3), ((4, 1, 32, 32), 1), ((2, 6, 45), 2),
+    ((5, 8, 1, 1), 2), ((300, 8, 1, 1), 8), ((1, 4096, 4, 4), 4096), ((1, 4096, 8, 8), 32),
+    ((512, 3, 16, 16), 3), ((2, 8, 56, 56), 2), ((1, 3, 40000), 3), ((2, 12, 4096), 3),
+    ((2, 12, 5000), 3), ((1, 10, 9000), 1), ((3, 10, 1024), 1), ((2, 3, 100, 104), 1),
+    ((3, 7, 20001), 7), ((2, 6, 10001), 3),
+]  # fmt: skip
+LARGE = [
+    ((2, 4, 128, 128, 128), 4), ((1, 3, 1000, 1000), 3), ((1, 3, 1001, 1001), 3),
+    ((32, 256, 56, 56), 32), ((8, 320, 64, 64), 32), ((512, 64, 14, 14), 64),
+    ((512, 64, 14, 14), 8), ((2, 4096, 16, 16), 4096), ((2, 512, 128, 128), 32),
+    ((1, 2, 160, 160, 160), 2), ((1, 1, 256, 256, 256), 1), ((2, 64, 256, 256), 1),
+    ((2, 6, 300, 301), 2), ((1, 4, 4000001), 2), ((70000, 32, 7), 4),
+]  # fmt: skip
+ALL = [(*case, False) for case in SHAPES + ([] if test_cuda.SMALL else LARGE)]
+
+
+@pytest.mark.parametrize("case", ALL, ids=str)
+@pytest.mark.parametrize("dtype", [F32, F16, BF16, F64], ids=str)
+def test_every_cut(case, dtype):
+    run_case(case, dtype, param_type=F64 if dtype == F64 else F32)
+
+
+CUTS = [((2, 6, 8, 8), 6, False), ((3, 5, 5000), 5, False), ((2, 12, 5000), 3, False)]
+
+
+@pytest.mark.parametrize("case", [*CUTS, ((2, 6, 45), 2, False)], ids=str)
+@pytest.mark.parametrize("out_type", [F16, F32, F64], ids=str)
+@pytest.mark.parametrize("dy_type", [F16, F32], ids=str)
+@pytest.mark.parametrize("dtype", [F16, BF16, F32], ids=str)
+def test_mixed_types(case, dtype, dy_type, out_type):
+    run_case(case, dtype, dy_type=dy_type, out_type=out_type, param_type=F16, units=16)
+
+
+@pytest.mark.parametrize("formula", ["scale_only", "rms"])
+@pytest.mark.parametrize(
+    "case", [*CUTS, ((1, 3, 90000), 3, False), ((3, 7, 201), 7, False)], ids=str
+)
+def test_other_formulas(case, formula):
+    run_case(case, formula=formula)
+
+
+@pytest.mark.parametrize("mean", [1e4, 1e6])
+@pytest.mark.parametrize("case", [*CUTS, ((1, 3, 90000), 3, False)], ids=str)
+def test_large_means(case, mean):
+    run_case(case, mean=mean)
+
+
+@pytest.mark.parametrize("case", [*CUTS, ((1, 3, 90000), 3, False)], ids=str)
+@pytest.mark.parametrize("dtype", [F32, F16], ids=str)
+def test_misaligned_tensors(case, dtype):
+    run_case(case, dtype, misaligned=True)
+
+
+@pytest.mark.parametrize("case", [*CUTS, ((3, 5, 7, 9), 5, False)], ids=str)
+def test_no_parameters(case):
+    run_case(case, params=False)
+
+
+def forward(x, groups):
+    stats = torch.full((x.shape[0] * groups,), math.nan, device="cuda")
+    rstd = torch.full_like(stats, math.nan)
+    y = torch.full_like(x, math.nan)
+    call = library.forward(x, None, None, y, stats, rstd, groups=groups, channels_last=False)
+    call()
+    return y, stats, rstd, call
+
+
+@pytest.mark.parametrize("far", [0, 12345, 39999], ids="element {}".format)
+@pytest.mark.parametrize("value", [1e4, -3e5])
+def test_one_element_far_from_the_others(far, value):
+    """Whichever element the kernel looks at first, one far off costs no precision."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(2.0, 1.0, (2, 3, 40000)).astype(np.float32)
+    x[:, :, far] = value
+    y = forward(torch.from_numpy(x).cuda(), 3)[0].double().cpu().numpy()
+    centered = x.astype(np.float64) - x.astype(np.float64).mean(axis=2, keepdims=True)
+    expected = centered / np.sqrt((centered**2).mean(axis=2, keepdims=True) + 1e-3)
+    bound = 2e-6 * (1 + np.abs(expected))
+    assert (np.abs(y - expected) <= bound).all(), np.abs(y - expected).max()
+
+
+@pytest.mark.parametrize("length", [64, 5000, 90000])
+def test_nan_and_infinity_stay_in_their_channel(length):
+    torch.manual_seed(5)
+    x = torch.randn(3, 8, length, device="cuda")
+    clean = forward(x, 8)[0]
+    x[1, 5, 17] = math.nan
+    x[2, 3, length - 1] = math.inf
+    y, mean, rstd, _ = forward(x, 8)
+    hit = torch.zeros(3, 8, dtype=torch.bool, device="cuda")
+    hit[1, 5] = hit[2, 3] = True
+    assert bool(y[1, 5].isnan().all()) and bool(y[2, 3].isnan().all())
+    assert torch.equal(mean.view(3, 8).isfinite(), ~hit)
+    assert torch.equal(rstd.view(3, 8).isnan(), hit)
+    assert torch.equal(y[~hit], clean[~hit])
+
+
+def test_constant_rows_give_exactly_beta():
+    for length in (64, 5000, 90000):
+        x = torch.full((2, 4, length), 123.456, device="cuda")
+        y, mean, rstd, _ = forward(x, 4)
+        assert bool((y == 0).all())
+        assert bool((mean == x[0, 0, 0]).all())
+        torch.testing.assert_close(rstd, torch.full_like(rstd, 1e-3**-0.5))
+
+
+def gradient(x, dy, groups, mean, rstd):
+    gamma = torch.ones(x.shape[1], device="cuda")
+    outputs = torch.full_like(x, math.nan), torch.empty_like(gamma), torch.empty_like(gamma)
+    call = library.backward(dy, x, gamma, mean, rstd, *outputs, groups=groups, channels_last=False)
+    call()
+    return outputs, call
+
+
+@large
+def test_ends_while_another_stream_holds_most_of_the_chip():
+    """Blocks that wait for each other must not wait for a multiprocessor that another has."""
+    torch.manual_seed(6)
+    x = torch.randn(2, 8, 128, 128, 64, device="cuda", dtype=F16)
+    dy = torch.randn_like(x)
+    y, mean, rstd, _ = forward(x, 8)
+    expected = gradient(x, dy, 8, mean, rstd)[0]
+    square = torch.randn(4096, 4096, device="cuda", dtype=F16)
+    other = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    started = time.monotonic()
+    with torch.cuda.stream(other):
+        for _ in range(150):
+            square @ square
+    results = [(forward(x, 8)[0], gradient(x, dy, 8, mean, rstd)[0]) for _ in range(20)]
+    torch.cuda.synchronize()
+    assert time.monotonic() - started < 30
+    for again, gradients in results:
+        assert torch.equal(again, y)
+        assert all(map(torch.equal, gradients, expected))
+
+
+@large
+def test_two_streams_at_once():
+    """Two kernels whose blocks wait for each other, at the same time, each with its workspace."""
+    torch.manual_seed(7)
+    tensors = [torch.randn(2, 8, 1 << 19, device="cuda", dtype=F16) for _ in range(2)]
+    expected = [forward(x, 8)[0] for x in tensors]
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    torch.cuda.synchronize()
+    results = []
+    for _ in range(30):
+        for i, stream in enumerate(streams):
+            with torch.cuda.stream(stream):
+                results.append((i, forward(tensors[i], 8)))
+    torch.cuda.synchronize()
+    assert all(torch.equal(y, expected[i]) for i, (y, *_) in results)
+
+
+def test_in_a_captured_graph():
+    """The same launches again and again, over a workspace that holds what the last ones left."""
+    torch.manual_seed(8)
+    x = torch.randn(2, 4, 90000, device="cuda")
+    y, mean, rstd, call = forward(x, 4)
+    outputs, backward = gradient(x, x, 4, mean, rstd)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+        backward()
+    for _ in range(5):
+        expected = [t.clone() for t in (y, *outputs)]
+        for t in (y, *outputs):
+            t.fill_(math.nan)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert all(map(torch.equal, (y, *outputs), expected))
+
+
+@large
+def test_more_than_two_to_the_31_elements():
+    torch.manual_seed(9)
+    x = torch.empty(2, 2, 2**29 + 72, dtype=BF16, device="cuda").normal_(0.5, 2.0)
+    y, mean, rstd, call = forward(x, 2)
+    del call
+    outputs, call = gradient(x, x, 2, mean, rstd)
+    for n, c in ((0, 0), (1, 1)):
+        row = x[n, c].double()
+        true_mean = row.mean()
+        true_rstd = 1 / torch.sqrt(row.var(correction=0) + 1e-3)
+        xhat = (row - true_mean) * true_rstd
+        torch.testing.assert_close(y[n, c].double(), xhat, rtol=8e-3, atol=1e-5)
+        dx = true_rstd * (row - true_mean - xhat * (row * xhat).mean())
+        torch.testing.assert_close(outputs[0][n, c].double(), dx, rtol=8e-3, atol=1e-4)
+    sums = [(x[n].double() * y[n].double()).sum(1) for n in range(2)]
+    torch.testing.assert_close(outputs[1].double(), sums[0] + sums[1], rtol=1e-3, atol=0)
