@@ -223,7 +223,10 @@ Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, void* 
                                           static_cast<const GradientTerms<A>*>(terms)));
   }
   if (buffers.dgamma == nullptr && buffers.dbeta == nullptr) return Status();
-  if (layout.s_stride != 0) return LaunchParamGradients(plan, buffers, terms, stream);
+  if (layout.s_stride != 0) {
+    void* const behind = reinterpret_cast<char*>(terms) + Align16(TermsBytes(problem));
+    return LaunchRowParams(plan, buffers, terms, behind, stream);
+  }
   return LaunchParams<A>(shape, problem.dparam, partials, terms, buffers, stream);
 }
 
@@ -239,7 +242,8 @@ void PlanBackwardColumns(BackwardPlan* plan) {
     plan->workspace = Align16(TermsBytes(plan->problem));
     return;
   }
-  plan->workspace = PartialsBytes(*plan) + Align16(TermsBytes(plan->problem));
+  plan->workspace =
+      PartialsBytes(*plan) + Align16(TermsBytes(plan->problem)) + RowParamsBytes(*plan);
   PlanBackwardColumnsResident(plan);
 }
 

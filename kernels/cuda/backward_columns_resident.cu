@@ -397,7 +397,7 @@ void PlanBackwardColumnsResident(BackwardPlan* plan) {
   const StripShape shape = ShapeOf(layout, size, plan->strips);
   plan->workspace =
       std::max(plan->workspace, ExchangeBytes<kNumbers>(shape) + ChannelBytes(layout) +
-                                    Align16(TermsBytes(problem)));
+                                    Align16(TermsBytes(problem)) + RowParamsBytes(*plan));
 }
 
 Status LaunchBackwardColumnsResident(const BackwardPlan& plan, const BackwardBuffers& buffers,
@@ -420,7 +420,10 @@ Status LaunchBackwardColumnsResident(const BackwardPlan& plan, const BackwardBuf
                      shape.blocks * shape.groups, shape.blocks > 1, plan.strips.shared, stream,
                      launched, shape, problem, buffers, outputs, workspace));
   if (!*launched || !params) return Status();
-  if (layout.s_stride != 0) return LaunchParamGradients(plan, buffers, terms, stream);
+  if (layout.s_stride != 0) {
+    void* const rest = reinterpret_cast<char*>(terms) + Align16(TermsBytes(problem));
+    return LaunchRowParams(plan, buffers, terms, rest, stream);
+  }
   return LaunchColumnParams(layout, problem.dparam, 1, outputs.sums, terms, buffers, stream);
 }
 

@@ -21,6 +21,12 @@ Status LaunchColumnParams(const ColumnLayout& layout, DType type, int64_t slabs,
                           const ChannelSums* sums, const GradientTerms<float>* terms,
                           const BackwardBuffers& buffers, void* stream);
 
+// dgamma and dbeta where a parameter belongs to a row of s, from the terms of every statistic;
+// reads x and dy again. The workspace has so many bytes.
+int64_t RowParamsBytes(const BackwardPlan& plan);
+Status LaunchRowParams(const BackwardPlan& plan, const BackwardBuffers& buffers, const void* terms,
+                       void* workspace, void* stream);
+
 }  // namespace cuda
 }  // namespace nv_norms
 
