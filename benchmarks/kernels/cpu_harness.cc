@@ -2,10 +2,8 @@
 // a pool of threads, and the copies that its speed is compared with.
 #include <atomic>
 #include <condition_variable>
-#include <cstdio>
 #include <cstring>
 #include <mutex>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -13,15 +11,15 @@
 #include <immintrin.h>
 #endif
 
+#include "benchmarks/kernels/problem.h"
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/norms.h"
 #include "kernels/cpu/targets.h"
 
 namespace {
 
-using nv_norms::DType;
-using nv_norms::Formula;
-using nv_norms::Geometry;
+using nv_norms::Finish;
+using nv_norms::HarnessProblem;
 using nv_norms::Status;
 using nv_norms::cpu::Work;
 
@@ -142,70 +140,24 @@ void CopyPastCache(const char* from, int64_t size, char* to) {
 
 }  // namespace
 
-// As in library.py: axis of a layer or RMS norm, or (count_axis = 0) groups and channels_last.
-struct CpuProblem {
-  int64_t dims[16];
-  int64_t rank;
-  int64_t axis[16];
-  int64_t count_axis;
-  int64_t groups;
-  int64_t channels_last;
-  int64_t formula;
-  double epsilon;
-  int64_t x;
-  int64_t param;
-  int64_t y;       // forward: y; backward: dx
-  int64_t dy;      // backward only
-  int64_t dparam;  // backward only
-};
-
-namespace {
-
-Status MakeGeometry(const CpuProblem& p, Geometry* out) {
-  const std::vector<int64_t> dims(p.dims, p.dims + p.rank);
-  if (p.count_axis > 0) {
-    return nv_norms::LayerNormGeometry(dims, {p.axis, p.axis + p.count_axis}, out);
-  }
-  return nv_norms::GroupNormGeometry(dims, p.channels_last != 0, p.groups, out);
-}
-
-int64_t Finish(const Status& status, char* error, int64_t size) {
-  if (status.ok()) return 0;
-  std::snprintf(error, static_cast<size_t>(size), "%s", status.message().c_str());
-  return -1;
-}
-
-}  // namespace
-
 extern "C" {
 
 const char* CpuTarget() { return nv_norms::cpu::ChosenTarget().name; }
 
-int64_t CpuForward(const CpuProblem* p, const nv_norms::ForwardBuffers* buffers, int64_t threads,
-                   char* error, int64_t error_size) {
+int64_t CpuForward(const HarnessProblem* p, const nv_norms::ForwardBuffers* buffers,
+                   int64_t threads, char* error, int64_t error_size) {
   nv_norms::ForwardProblem problem;
-  Status status = MakeGeometry(*p, &problem.geometry);
-  problem.formula = static_cast<Formula>(p->formula);
-  problem.epsilon = p->epsilon;
-  problem.x = static_cast<DType>(p->x);
-  problem.param = static_cast<DType>(p->param);
-  problem.y = static_cast<DType>(p->y);
+  Status status = ForwardOf(*p, &problem);
   if (status.ok()) status = nv_norms::cpu::Forward(problem, *buffers, ThreadsOf(threads));
-  return Finish(status, error, error_size);
+  return Finish(status, 0, error, error_size);
 }
 
-int64_t CpuBackward(const CpuProblem* p, const nv_norms::BackwardBuffers* buffers, int64_t threads,
-                    char* error, int64_t error_size) {
+int64_t CpuBackward(const HarnessProblem* p, const nv_norms::BackwardBuffers* buffers,
+                    int64_t threads, char* error, int64_t error_size) {
   nv_norms::BackwardProblem problem;
-  Status status = MakeGeometry(*p, &problem.geometry);
-  problem.formula = static_cast<Formula>(p->formula);
-  problem.x = static_cast<DType>(p->x);
-  problem.param = static_cast<DType>(p->param);
-  problem.dx = static_cast<DType>(p->y);
-  problem.dy = static_cast<DType>(p->dy);
-  problem.dparam = static_cast<DType>(p->dparam);
+  Status status = BackwardOf(*p, &problem);
   if (status.ok()) status = nv_norms::cpu::Backward(problem, *buffers, ThreadsOf(threads));
-  return Finish(status, error, error_size);
+  return Finish(status, 0, error, error_size);
 }
 
 // size: a multiple of 64. stream: 1 for stores past the cache.

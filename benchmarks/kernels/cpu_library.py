@@ -9,28 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from problem import Problem, backward_problem, forward_problem
 
-TYPES = {"float16": 0, "bfloat16": 1, "float32": 2, "float64": 3}
-FORMULAS = {"center": 0, "scale_only": 1, "rms": 2}
 DEFAULT = Path(__file__).resolve().parents[2] / "build" / "libnv_norms_cpu_kernels.so"
-
-
-class Problem(ctypes.Structure):
-    _fields_ = [
-        ("dims", ctypes.c_int64 * 16),
-        ("rank", ctypes.c_int64),
-        ("axis", ctypes.c_int64 * 16),
-        ("count_axis", ctypes.c_int64),
-        ("groups", ctypes.c_int64),
-        ("channels_last", ctypes.c_int64),
-        ("formula", ctypes.c_int64),
-        ("epsilon", ctypes.c_double),
-        ("x", ctypes.c_int64),
-        ("param", ctypes.c_int64),
-        ("y", ctypes.c_int64),
-        ("dy", ctypes.c_int64),
-        ("dparam", ctypes.c_int64),
-    ]
 
 
 @functools.cache
@@ -67,26 +48,6 @@ def _call(
     return run
 
 
-def make_problem(
-    x: np.ndarray,
-    axis: Sequence[int] = (),
-    groups: int = -1,
-    channels_last: bool = True,
-    formula: str = "center",
-    epsilon: float = 1e-3,
-) -> Problem:
-    """axis: of a layer or RMS norm; without it a group norm, groups = -1: an instance norm."""
-    out = Problem()
-    out.rank = x.ndim
-    out.dims[: x.ndim] = list(x.shape)
-    out.count_axis = len(axis)
-    out.axis[: len(axis)] = list(axis)
-    out.groups, out.channels_last = groups, int(channels_last)
-    out.formula, out.epsilon = FORMULAS[formula], epsilon
-    out.x = out.param = TYPES[x.dtype.name]
-    return out
-
-
 def forward(
     x: np.ndarray,
     gamma: np.ndarray | None,
@@ -98,11 +59,7 @@ def forward(
     **kwargs: object,
 ) -> Callable[[], None]:
     """A forward pass into y, mean, rstd, which the caller allocates."""
-    problem = make_problem(x, **kwargs)
-    problem.y = TYPES[y.dtype.name]
-    for param in (gamma, beta):
-        if param is not None:
-            problem.param = TYPES[param.dtype.name]
+    problem = forward_problem(x, gamma, beta, y, **kwargs)
     return _call("CpuForward", problem, (x, gamma, beta, y, mean, rstd), threads)
 
 
@@ -119,16 +76,7 @@ def backward(
     **kwargs: object,
 ) -> Callable[[], None]:
     """A backward pass into those of dx, dgamma, dbeta that are not None."""
-    problem = make_problem(x, **kwargs)
-    problem.dy = TYPES[dy.dtype.name]
-    if gamma is not None:
-        problem.param = TYPES[gamma.dtype.name]
-    problem.y = TYPES[(x if dx is None else dx).dtype.name]
-    # The type of an output that is not wanted must not make the computation wider.
-    problem.dparam = TYPES["float32"]
-    for param in (dgamma, dbeta):
-        if param is not None:
-            problem.dparam = TYPES[param.dtype.name]
+    problem = backward_problem(dy, x, gamma, dx, dgamma, dbeta, **kwargs)
     arrays = (dy, x, gamma, mean, rstd, dx, dgamma, dbeta)
     return _call("CpuBackward", problem, arrays, threads)
 

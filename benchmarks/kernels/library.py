@@ -9,28 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from problem import Problem, backward_problem, forward_problem
 
-TYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.float64: 3}
-FORMULAS = {"center": 0, "scale_only": 1, "rms": 2}
 DEFAULT = Path(__file__).resolve().parents[2] / "build" / "libnv_norms_kernels.so"
-
-
-class Problem(ctypes.Structure):
-    _fields_ = [
-        ("dims", ctypes.c_int64 * 16),
-        ("rank", ctypes.c_int64),
-        ("axis", ctypes.c_int64 * 16),
-        ("count_axis", ctypes.c_int64),
-        ("groups", ctypes.c_int64),
-        ("channels_last", ctypes.c_int64),
-        ("formula", ctypes.c_int64),
-        ("epsilon", ctypes.c_double),
-        ("x", ctypes.c_int64),
-        ("param", ctypes.c_int64),
-        ("y", ctypes.c_int64),
-        ("dy", ctypes.c_int64),
-        ("dparam", ctypes.c_int64),
-    ]
 
 
 @functools.cache
@@ -71,25 +52,6 @@ def _call(function: str, problem: Problem, tensors: Sequence[torch.Tensor | None
     return run
 
 
-def make_problem(
-    x: torch.Tensor,
-    axis: Sequence[int] = (),
-    groups: int = -1,
-    channels_last: bool = True,
-    formula: str = "center",
-    epsilon: float = 1e-3,
-) -> Problem:
-    out = Problem()
-    out.rank = x.dim()
-    out.dims[: x.dim()] = list(x.shape)
-    out.count_axis = len(axis)
-    out.axis[: len(axis)] = list(axis)
-    out.groups, out.channels_last = groups, int(channels_last)
-    out.formula, out.epsilon = FORMULAS[formula], epsilon
-    out.x = out.param = TYPES[x.dtype]
-    return out
-
-
 def forward(
     x: torch.Tensor,
     gamma: torch.Tensor | None,
@@ -99,11 +61,7 @@ def forward(
     rstd: torch.Tensor,
     **kwargs: object,
 ) -> object:
-    problem = make_problem(x, **kwargs)
-    problem.y = TYPES[y.dtype]
-    for param in (gamma, beta):
-        if param is not None:
-            problem.param = TYPES[param.dtype]
+    problem = forward_problem(x, gamma, beta, y, **kwargs)
     return _call("HarnessForward", problem, (x, gamma, beta, y, mean, rstd))
 
 
@@ -118,13 +76,5 @@ def backward(
     dbeta: torch.Tensor | None,
     **kwargs: object,
 ) -> object:
-    problem = make_problem(x, **kwargs)
-    problem.dy = TYPES[dy.dtype]
-    if gamma is not None:
-        problem.param = TYPES[gamma.dtype]
-    problem.y = TYPES[x.dtype if dx is None else dx.dtype]
-    problem.dparam = problem.y
-    for param in (dgamma, dbeta):
-        if param is not None:
-            problem.dparam = TYPES[param.dtype]
+    problem = backward_problem(dy, x, gamma, dx, dgamma, dbeta, **kwargs)
     return _call("HarnessBackward", problem, (dy, x, gamma, mean, rstd, dx, dgamma, dbeta))
