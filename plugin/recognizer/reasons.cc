@@ -26,8 +26,6 @@ const char* ReasonName(Reason reason) {
       return "other_device";
     case Reason::kNobodyReadsIt:
       return "nobody_reads_it";
-    case Reason::kSlowKernel:
-      return "slow_kernel";
     case Reason::kBatchStatistics:
       return "batch_statistics";
     case Reason::kUnknownRank:
@@ -72,8 +70,6 @@ const char* ReasonSentence(Reason reason) {
       return "its parts live on different devices";
     case Reason::kNobodyReadsIt:
       return "nobody reads the output";
-    case Reason::kSlowKernel:
-      return "on a GPU, TensorFlow's own ops are faster there";
     case Reason::kBatchStatistics:
       return "the moments run over the first axis, as a batch normalization's do";
     case Reason::kUnknownRank:

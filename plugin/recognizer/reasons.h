@@ -17,8 +17,7 @@ enum class Reason {
   kUnsupportedType,     // other types than half, bfloat16, float32 and float64
   kOtherDevice,         // parts of it live on different devices
   kNobodyReadsIt,       // the output has no reader
-  kSlowKernel,
-  kBatchStatistics,  // the moments run over the first axis, as a batch norm's do
+  kBatchStatistics,     // the moments run over the first axis, as a batch norm's do
   // Why the Transposes beside a fused normalization were left as they are (plugin/layout).
   kUnknownRank,       // of x
   kPreserved,         // the normalization itself is fetched
