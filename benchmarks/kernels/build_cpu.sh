@@ -9,7 +9,7 @@ flags="-std=c++17 -O3 -DNDEBUG -fPIC -fno-exceptions -I. -Wall"
 mkdir -p "$out/cpu"
 for source in kernels/cpu/*.cc benchmarks/kernels/cpu_harness.cc; do
   object=$out/cpu/$(basename "$source").o
-  if [ ! -f "$object" ] || [ -n "$(find kernels/*.h kernels/cpu "$source" -newer "$object" -name '*.[ch]*' \( -name '*.h' -o -path "$source" \) -print -quit)" ]; then
+  if [ ! -f "$object" ] || [ -n "$(find kernels/*.h benchmarks/kernels/problem.h kernels/cpu "$source" -newer "$object" -name '*.[ch]*' \( -name '*.h' -o -path "$source" \) -print -quit)" ]; then
     echo "${CXX:-g++} $flags -c $source -o $object"
   fi
 done | xargs -P "$(nproc)" -I{} sh -c '{}'
