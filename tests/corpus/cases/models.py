@@ -66,6 +66,17 @@ def small(**options):
     } | options
 
 
+def backbone(name, cls, expect, inputs=TEXT, *, slow=True, **options):
+    """A backbone of keras-hub with the usual arguments, of two layers where not said."""
+    return model(
+        name, lambda hub: getattr(hub.models, cls)(**small(**options)), expect, inputs, slow=slow
+    )
+
+
+POSITIONS = {"num_heads": 2, "max_sequence_length": 8}
+QUERIES = {"num_query_heads": 2, "num_key_value_heads": 2}
+
+
 def _convnext(builder):
     import keras
 
@@ -78,19 +89,10 @@ def _convnext(builder):
 
 
 LINES = [
-    model(
-        "bert",  # after the embeddings, and two in each of two layers
-        lambda hub: hub.models.BertBackbone(**small(num_heads=2, max_sequence_length=8)),
-        {"layer_norm": 5},
-        BERT,
-        slow=False,
-    ),
-    model(
-        "gpt2",  # two in each of two layers, and the last one
-        lambda hub: hub.models.GPT2Backbone(**small(num_heads=2, max_sequence_length=8)),
-        {"layer_norm": 5},
-        TEXT,
-    ),
+    # After the embeddings, and two in each of two layers.
+    backbone("bert", "BertBackbone", {"layer_norm": 5}, BERT, slow=False, **POSITIONS),
+    # Two in each of two layers, and the last one.
+    backbone("gpt2", "GPT2Backbone", {"layer_norm": 5}, **POSITIONS),
     model(
         "vit",  # two in each of two layers, and the last one
         lambda hub: hub.models.ViTBackbone(
@@ -130,34 +132,19 @@ LINES = [
             "decoder_padding_mask": _MASK,
         },
     ),
-    model(
-        "llama",  # two in each of two layers, and the last one
-        lambda hub: hub.models.LlamaBackbone(**small(num_query_heads=2, num_key_value_heads=2)),
+    # Two in each of two layers, and the last one.
+    backbone("llama", "LlamaBackbone", {"rms_norm": 5}, slow=False, **QUERIES),
+    backbone("mistral", "MistralBackbone", {"rms_norm": 5}, **QUERIES),
+    # As Llama, and one on the query and one on the key of each layer.
+    backbone("qwen3", "Qwen3Backbone", {"rms_norm": 9}, head_dim=4, **QUERIES),
+    # As Llama.
+    backbone(
+        "gemma",
+        "GemmaBackbone",
         {"rms_norm": 5},
-        TEXT,
-        slow=False,
-    ),
-    model(
-        "mistral",
-        lambda hub: hub.models.MistralBackbone(**small(num_query_heads=2, num_key_value_heads=2)),
-        {"rms_norm": 5},
-        TEXT,
-    ),
-    model(
-        "qwen3",  # as Llama, and one on the query and one on the key of each layer
-        lambda hub: hub.models.Qwen3Backbone(
-            **small(num_query_heads=2, num_key_value_heads=2, head_dim=4)
-        ),
-        {"rms_norm": 9},
-        TEXT,
-    ),
-    model(
-        "gemma",  # two in each of two layers, and the last one
-        lambda hub: hub.models.GemmaBackbone(
-            **small(num_query_heads=2, num_key_value_heads=1, head_dim=4)
-        ),
-        {"rms_norm": 5},
-        TEXT,
+        num_query_heads=2,
+        num_key_value_heads=1,
+        head_dim=4,
     ),
     model(
         "gemma3",  # six in each of two layers (query, key, two after), and the last one
@@ -170,12 +157,8 @@ LINES = [
         {"rms_norm": 13},
         TEXT,
     ),
-    model(
-        "t5",  # encoder: 2 in each of 2 layers and the last; decoder: 3 in each of 2 and the last
-        lambda hub: hub.models.T5Backbone(**small(num_heads=2)),
-        {"rms_norm": 12},
-        TEXT_TO_TEXT,
-    ),
+    # Encoder: 2 in each of 2 layers and the last; decoder: 3 in each of 2 and the last.
+    backbone("t5", "T5Backbone", {"rms_norm": 12}, TEXT_TO_TEXT, num_heads=2),
     model(
         # Encoder: 2 in each of 4 blocks, 2 + 1 + 2 in the middle, 1 at the end; decoder: the same.
         "sd3_vae",

@@ -3,45 +3,32 @@
 from __future__ import annotations
 
 from ..line import Input
-from .models import BERT, TEXT, TEXT_TO_TEXT, TOKENS, model, small
-
-
-def _plain(name, cls, expect, inputs=TEXT, **options):
-    """A backbone of two layers with the usual arguments."""
-    return model(
-        name,
-        lambda hub: getattr(hub.models, cls)(**small(**options)),
-        expect,
-        inputs,
-    )
-
-
-_HEADS = {"num_query_heads": 2, "num_key_value_heads": 2}
+from .models import BERT, QUERIES, TEXT_TO_TEXT, TOKENS, backbone, model, small
 
 LINES = [
     # After the embeddings and two in each of two layers: Vaswani et al. 2017, norms after.
-    _plain("albert", "AlbertBackbone", {"layer_norm": 5}, BERT, num_heads=2, embedding_dim=8),
-    _plain("distil_bert", "DistilBertBackbone", {"layer_norm": 5}, num_heads=2),
-    _plain("roberta", "RobertaBackbone", {"layer_norm": 5}, num_heads=2),
-    _plain(
+    backbone("albert", "AlbertBackbone", {"layer_norm": 5}, BERT, num_heads=2, embedding_dim=8),
+    backbone("distil_bert", "DistilBertBackbone", {"layer_norm": 5}, num_heads=2),
+    backbone("roberta", "RobertaBackbone", {"layer_norm": 5}, num_heads=2),
+    backbone(
         "f_net",
         "FNetBackbone",
         {"layer_norm": 5},
         {"token_ids": TOKENS, "segment_ids": Input((2, 6), below=2)},
     ),
     # Encoder: the embeddings' and 2 in each of 2 layers; decoder: the embeddings' and 3 in each.
-    _plain("bart", "BartBackbone", {"layer_norm": 12}, TEXT_TO_TEXT, num_heads=2),
+    backbone("bart", "BartBackbone", {"layer_norm": 12}, TEXT_TO_TEXT, num_heads=2),
     # The embeddings', the relative embeddings', and 2 in each of 2 layers.
-    _plain("deberta_v3", "DebertaV3Backbone", {"layer_norm": 6}, num_heads=2, bucket_size=4),
+    backbone("deberta_v3", "DebertaV3Backbone", {"layer_norm": 6}, num_heads=2, bucket_size=4),
     # The embeddings', 2 in each of 2 layers, the last.
-    _plain("bloom", "BloomBackbone", {"layer_norm": 6}, num_heads=2),
+    backbone("bloom", "BloomBackbone", {"layer_norm": 6}, num_heads=2),
     # 2 in each of 2 layers, the last.
-    _plain("gpt_neo_x", "GPTNeoXBackbone", {"layer_norm": 5}, num_heads=2, rotary_percentage=0.5),
-    _plain("opt", "OPTBackbone", {"layer_norm": 5}, num_heads=2),
-    _plain("phi3", "Phi3Backbone", {"rms_norm": 5}, **_HEADS),
-    _plain("mixtral", "MixtralBackbone", {"rms_norm": 5}, num_experts=2, **_HEADS),
-    _plain("qwen", "QwenBackbone", {"rms_norm": 5}, **_HEADS),
-    _plain("gpt_oss", "GptOssBackbone", {"rms_norm": 5}, num_experts=2, **_HEADS),
+    backbone("gpt_neo_x", "GPTNeoXBackbone", {"layer_norm": 5}, num_heads=2, rotary_percentage=0.5),
+    backbone("opt", "OPTBackbone", {"layer_norm": 5}, num_heads=2),
+    backbone("phi3", "Phi3Backbone", {"rms_norm": 5}, **QUERIES),
+    backbone("mixtral", "MixtralBackbone", {"rms_norm": 5}, num_experts=2, **QUERIES),
+    backbone("qwen", "QwenBackbone", {"rms_norm": 5}, **QUERIES),
+    backbone("gpt_oss", "GptOssBackbone", {"rms_norm": 5}, num_experts=2, **QUERIES),
     model(
         "roformer_v2",  # the embeddings', 2 in each of 2 layers
         lambda hub: hub.models.RoformerV2Backbone(**small(num_heads=2, head_size=4)),
