@@ -16,6 +16,7 @@ are float64. gamma and beta may be None (1 and 0).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -52,15 +53,18 @@ def _mean(values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     return values.sum(axis=axes, keepdims=True) / max(count, 1)
 
 
-def _along(parameter: object, shape: tuple[int, ...], axes: tuple[int, ...]) -> np.ndarray:
+def along(parameter: object, shape: tuple[int, ...], axes: tuple[int, ...]) -> np.ndarray:
     """gamma or beta in a shape that broadcasts: that of `shape` along `axes`, 1 elsewhere."""
+    axes = _axes(axes, len(shape))
     return _float64(parameter).reshape([n if i in axes else 1 for i, n in enumerate(shape)])
 
 
 def normalize(x: object, axes: tuple[int, ...], epsilon: float, subtract_mean: bool) -> Forward:
     """xhat over `axes`; without subtract_mean, x / sqrt(mean(x^2) + epsilon)."""
     x = _float64(x)
+    axes = _axes(axes, x.ndim)
     mean = _mean(x, axes)
+    mean = mean + _mean(x - mean, axes)  # what a long sum has lost by rounding
     if not subtract_mean:
         mean = np.zeros_like(mean)
     centred = x - mean
@@ -68,14 +72,15 @@ def normalize(x: object, axes: tuple[int, ...], epsilon: float, subtract_mean: b
     return Forward(centred * rstd, mean, rstd)
 
 
-def _affine(
+def affine(
     xhat: np.ndarray, gamma: object, beta: object, parameter_axes: tuple[int, ...]
 ) -> np.ndarray:
+    """xhat * gamma + beta, each of them along `parameter_axes`, or absent."""
     y = xhat
     if gamma is not None:
-        y = y * _along(gamma, xhat.shape, parameter_axes)
+        y = y * along(gamma, xhat.shape, parameter_axes)
     if beta is not None:
-        y = y + _along(beta, xhat.shape, parameter_axes)
+        y = y + along(beta, xhat.shape, parameter_axes)
     return y
 
 
@@ -89,7 +94,7 @@ def layer_norm(
     """gamma and beta hold one element per position along `axis`, axes in ascending order."""
     axes = _axes(axis, np.ndim(x))
     xhat, mean, rstd = normalize(x, axes, epsilon, subtract_mean=True)
-    return Forward(_affine(xhat, gamma, beta, axes), mean, rstd)
+    return Forward(affine(xhat, gamma, beta, axes), mean, rstd)
 
 
 def rms_norm(
@@ -102,7 +107,7 @@ def rms_norm(
     """As layer_norm, without the mean."""
     axes = _axes(axis, np.ndim(x))
     xhat, mean, rstd = normalize(x, axes, epsilon, subtract_mean=False)
-    return Forward(_affine(xhat, gamma, beta, axes), mean, rstd)
+    return Forward(affine(xhat, gamma, beta, axes), mean, rstd)
 
 
 def instance_norm(
@@ -117,7 +122,7 @@ def instance_norm(
     channel = channel_axis % rank
     axes = tuple(a for a in range(1, rank) if a != channel)
     xhat, mean, rstd = normalize(x, axes, epsilon, subtract_mean=True)
-    return Forward(_affine(xhat, gamma, beta, (channel,)), mean, rstd)
+    return Forward(affine(xhat, gamma, beta, (channel,)), mean, rstd)
 
 
 def group_norm(
@@ -141,7 +146,7 @@ def group_norm(
     xhat, mean, rstd = normalize(grouped, axes, epsilon, subtract_mean=True)
     xhat = np.moveaxis(xhat.reshape(last.shape), -1, channel)
     shape = (x.shape[0], groups)
-    return Forward(_affine(xhat, gamma, beta, (channel,)), mean.reshape(shape), rstd.reshape(shape))
+    return Forward(affine(xhat, gamma, beta, (channel,)), mean.reshape(shape), rstd.reshape(shape))
 
 
 def backward(
@@ -163,9 +168,28 @@ def backward(
     axes = _axes(axes, dy.ndim)
     parameter_axes = _axes(parameter_axes, dy.ndim)
     xhat, _, rstd = normalize(x, axes, epsilon, subtract_mean)
-    w = dy if gamma is None else dy * _along(gamma, dy.shape, parameter_axes)
+    w = dy if gamma is None else dy * along(gamma, dy.shape, parameter_axes)
     dx = w - xhat * _mean(w * xhat, axes)
     if subtract_mean:
         dx = dx - _mean(w, axes)
     others = tuple(a for a in range(dy.ndim) if a not in parameter_axes)
     return Backward(rstd * dx, (dy * xhat).sum(axis=others), dy.sum(axis=others))
+
+
+def central_differences(
+    function: Callable[..., float], arrays: Sequence[object], step: float = 1e-5
+) -> list[np.ndarray]:
+    """The gradient of a number, function(*arrays), by each array's elements."""
+    arrays = [_float64(array) for array in arrays]
+    gradients = []
+    for array in arrays:
+        gradient = np.zeros_like(array)
+        for at in np.ndindex(array.shape):
+            kept = array[at]
+            array[at] = kept + step
+            above = function(*arrays)
+            array[at] = kept - step
+            gradient[at] = (above - function(*arrays)) / (2 * step)
+            array[at] = kept
+        gradients.append(gradient)
+    return gradients

@@ -1,16 +1,17 @@
-"""Normalizations and their gradients in float64 NumPy, from the formulas, and a comparison.
+"""What the ops and the kernels should give, as tests/oracle.py has it, and a comparison.
 
-Layer norm, Ba et al. 2016; group norm, Wu and He 2018; instance norm, Ulyanov et al. 2016; RMS
-norm, Zhang and Sennrich 2019. x is any array of real numbers; all is computed in float64.
+Here a normalization is told by its axes: those that share a statistic, those that gamma spans. x is
+any array of real numbers; all is computed in float64.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import ml_dtypes
 import numpy as np
+
+import oracle
 
 ULP = {  # a unit in the last place of 1
     np.dtype(np.float16): 2.0**-10,
@@ -23,33 +24,13 @@ ULP = {  # a unit in the last place of 1
 def normalized(
     x: np.ndarray, axis: Sequence[int], epsilon: float, formula: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """xhat, x - mean, mean, rstd (the last two with axes of size 1).
+    """y without gamma and beta, xhat, mean, rstd (the last two with axes of size 1).
 
-    formula: "center", "scale_only" or "rms".
+    formula: "center"; "rms"; "scale_only", which divides x, with its mean, by its deviation.
     """
-    x = np.asarray(x).astype(np.float64)
-    axis = tuple(axis)
-    if formula == "rms":
-        mean = np.zeros_like(x.mean(axis, keepdims=True))
-        spread = np.mean(x * x, axis=axis, keepdims=True)
-    else:
-        mean = x.mean(axis, keepdims=True)
-        mean = mean + (x - mean).mean(axis, keepdims=True)
-        spread = np.mean((x - mean) ** 2, axis=axis, keepdims=True)
-    rstd = 1.0 / np.sqrt(spread + epsilon)
-    xhat = (x - mean if formula == "center" else x) * rstd
-    return xhat, x - mean, mean, rstd
-
-
-def over(
-    x: np.ndarray, params: np.ndarray | None, axis: Sequence[int], absent: float
-) -> np.ndarray:
-    """Parameters, one for each element of these axes of x, in a shape that broadcasts with x."""
-    if params is None:
-        return np.float64(absent)
-    axis = [a % x.ndim for a in axis]
-    shape = [x.shape[i] if i in axis else 1 for i in range(x.ndim)]
-    return np.asarray(params).astype(np.float64).reshape(shape)
+    xhat, mean, rstd = oracle.normalize(x, tuple(axis), epsilon, formula != "rms")
+    plain = np.asarray(x).astype(np.float64) * rstd if formula == "scale_only" else xhat
+    return plain, xhat, mean, rstd
 
 
 def norm(
@@ -62,9 +43,9 @@ def norm(
     formula: str = "center",
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """y, mean, rstd; `reduced`: axes that share a statistic, `params`: axes that gamma spans."""
-    xhat, _, mean, rstd = normalized(x, reduced, epsilon, formula)
-    y = xhat * over(x, scale, params, 1.0) + over(x, offset, params, 0.0)
+    plain, _, mean, rstd = normalized(x, reduced, epsilon, formula)
     drop = tuple(a % x.ndim for a in reduced)
+    y = oracle.affine(plain, scale, offset, tuple(params))
     return y, np.squeeze(mean, drop), np.squeeze(rstd, drop)
 
 
@@ -77,19 +58,31 @@ def norm_gradient(
     epsilon: float,
     formula: str = "center",
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """dx, dscale, doffset, by the chain rule through mean and rstd."""
-    reduced = tuple(a % x.ndim for a in reduced)
+    """dx, dscale, doffset."""
+    reduced = tuple(reduced)
+    if formula != "scale_only":
+        return oracle.backward(dy, x, scale, reduced, tuple(params), epsilon, formula == "center")
+    # y = x * rstd * gamma, and d rstd / d x = -rstd^2 xhat / n
+    plain, xhat, _, rstd = normalized(x, reduced, epsilon, formula)
     dy = np.asarray(dy).astype(np.float64)
-    xhat, centered, _, rstd = normalized(x, reduced, epsilon, formula)
-    w = dy * over(x, scale, params, 1.0)
-    source = centered if formula == "center" else np.asarray(x).astype(np.float64)
-    d_rstd = np.sum(w * source, axis=reduced, keepdims=True)
-    # d rstd / d x = -rstd^3 (x - mean) / n, for rms with mean 0
-    dx = w * rstd - rstd**3 * centered * d_rstd / max(math.prod(x.shape[a] for a in reduced), 1)
-    if formula == "center":
-        dx = dx - np.mean(w * rstd, axis=reduced, keepdims=True)
-    drop = tuple(a for a in range(x.ndim) if a not in [p % x.ndim for p in params])
-    return dx, np.sum(dy * xhat, axis=drop), np.sum(dy, axis=drop)
+    w = dy if scale is None else dy * oracle.along(scale, x.shape, tuple(params))
+    dx = rstd * (w - xhat * np.mean(w * plain, axis=reduced, keepdims=True))
+    drop = _others(x.ndim, params)
+    return dx, np.sum(dy * plain, axis=drop), np.sum(dy, axis=drop)
+
+
+def statistics(
+    x: np.ndarray, axis: Sequence[int], formula: str = "center", epsilon: float = 1e-3
+) -> tuple[np.ndarray, np.ndarray]:
+    """mean and rstd as a forward op gives them: rounded to their type."""
+    _, mean, rstd = norm(x, None, None, axis, axis, epsilon, formula)
+    dtype = np.float64 if x.dtype == np.float64 else np.float32
+    return mean.astype(dtype), rstd.astype(dtype)
+
+
+def _others(rank: int, axes: Sequence[int]) -> tuple[int, ...]:
+    """The axes that are not among `axes`."""
+    return tuple(a for a in range(rank) if a not in [b % rank for b in axes])
 
 
 def grouped(
@@ -116,13 +109,13 @@ def gradient_sizes(
     """For norm_gradient's outputs the sums of the terms' absolute values: what rounding acts on."""
     reduced = tuple(reduced)
     dy = np.abs(np.asarray(dy).astype(np.float64))
-    xhat, centered, _, rstd = normalized(x, reduced, epsilon, formula)
-    w = dy * np.abs(over(x, scale, params, 1.0))
-    slope = np.mean(w * np.abs(xhat), axis=reduced, keepdims=True)
-    dx = rstd * (w + np.mean(w, axis=reduced, keepdims=True) + np.abs(centered) * rstd * slope)
-    drop = tuple(a for a in range(x.ndim) if a not in [p % x.ndim for p in params])
+    plain, xhat, _, rstd = normalized(x, reduced, epsilon, formula)
+    w = dy if scale is None else dy * np.abs(oracle.along(scale, x.shape, tuple(params)))
+    slope = np.mean(w * np.abs(plain), axis=reduced, keepdims=True)
+    dx = rstd * (w + np.mean(w, axis=reduced, keepdims=True) + np.abs(xhat) * slope)
+    drop = _others(x.ndim, params)
     # xhat, of size 1, is a difference: its error is absolute
-    return dx, np.sum(dy * (np.abs(xhat) + 1.0), axis=drop), np.sum(dy, axis=drop)
+    return dx, np.sum(dy * (np.abs(plain) + 1.0), axis=drop), np.sum(dy, axis=drop)
 
 
 def assert_close(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from training_norms import ALL, FOUR, GROUP_FIRST, LAYER_AXES, TF_KERAS_LAYER, TF_KERAS_MIDDLE, Norm
-from training_steps import check, normal, spec
+from training_steps import check, normal, step_of
 
 
 def _case(norm: Norm, known: str, slow: bool):
@@ -26,21 +25,9 @@ _CASES = [
 
 @pytest.mark.parametrize("norm,known", _CASES)
 def test_all_gradients(rng, norm: Norm, known: str) -> None:
-    x, dy = normal(rng, *norm.shape, mean=1.0), normal(rng, *norm.shape)
-    values = norm.parameters(rng)
-    layer, variables = norm.build(values)
-
-    def make():
-        @tf.function(input_signature=[spec(x, known), spec(dy, known)])
-        def step(x, dy):
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                y = layer(x)
-            return y, tape.gradient(y, [x, *variables], dy)
-
-        return step
-
+    x, dy, values, layer, variables = norm.draw(rng)
     exact = [norm.forward(x, values), *norm.backward(dy, x, values)]
+    make = step_of(layer, variables, x, dy, known)
     check(make, [x, dy], exact, {norm.kind: 1}, {norm.kind: 1})
 
 
@@ -50,16 +37,6 @@ def test_all_gradients_in_mixed_precision(rng, norm: Norm) -> None:
     x, dy = (normal(rng, *norm.shape).astype(np.float16) for _ in range(2))
     values = [np.float32(value.astype(np.float16)) for value in norm.parameters(rng)]
     layer, variables = norm.build(values, "mixed_float16")
-
-    def make():
-        @tf.function(input_signature=[spec(x), spec(dy)])
-        def step(x, dy):
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                y = layer(x)
-            return y, tape.gradient(y, [x, *variables], dy)
-
-        return step
-
     exact = [norm.forward(x, values), *norm.backward(dy, x, values)]
+    make = step_of(layer, variables, x, dy)
     check(make, [x, dy], exact, {norm.kind: 1}, {norm.kind: 1}, units=1.0, dtype=np.float16)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from training_norms import FOUR, LAYER, Norm
-from training_steps import assert_as_close_as_stock, counts, normal, run_both, spec
+from training_steps import assert_as_close_as_stock, counts, run_both, step_of
 
 NORMS = pytest.mark.parametrize("norm", FOUR, ids=lambda norm: norm.name)
 STEPS = 3
@@ -26,20 +26,12 @@ def _exact(norm: Norm, x, dy, values):
 
 
 def _check(rng, norm: Norm, loop):
-    x, dy = normal(rng, *norm.shape, mean=1.0), normal(rng, *norm.shape)
-    values = norm.parameters(rng)
-    layer, variables = norm.build(values)
+    x, dy, values, layer, variables = norm.draw(rng)
 
-    def make():
-        @tf.function(input_signature=[spec(x, "static"), spec(dy, "static")])
-        def step(x, dy):
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                y = loop(lambda value: tf.tanh(layer(value)), x)
-            return y, tape.gradient(y, [x, *variables], dy)
+    def function(x):
+        return loop(lambda value: tf.tanh(layer(value)), x)
 
-        return step
-
+    make = step_of(function, variables, x, dy, "static")
     stock, fused, report = run_both(make, [x, dy])
     assert_as_close_as_stock(stock, fused, _exact(norm, x, dy, values), units=64)
     return report

@@ -13,16 +13,9 @@ import nv_norms_rewriter
 NORMS = pytest.mark.parametrize("norm", FOUR, ids=lambda norm: norm.name)
 
 
-def _inputs(rng, norm: Norm):
-    x, dy = normal(rng, *norm.shape, mean=1.0), normal(rng, *norm.shape)
-    values = norm.parameters(rng)
-    layer, variables = norm.build(values)
-    return x, dy, values, layer, variables
-
-
 @NORMS
 def test_accumulation_over_micro_batches_in_one_graph(rng, norm: Norm) -> None:
-    x, dy, values, layer, variables = _inputs(rng, norm)
+    x, dy, values, layer, variables = norm.draw(rng)
     other, dother = normal(rng, *norm.shape), normal(rng, *norm.shape)
 
     def make():
@@ -48,7 +41,7 @@ def test_accumulation_over_micro_batches_in_one_graph(rng, norm: Norm) -> None:
 
 @NORMS
 def test_accumulation_in_variables_over_calls(rng, norm: Norm) -> None:
-    x, dy, values, layer, variables = _inputs(rng, norm)
+    x, dy, values, layer, variables = norm.draw(rng)
     sums = [tf.Variable(tf.zeros_like(v)) for v in variables]
 
     def make():
@@ -79,7 +72,7 @@ def test_accumulation_in_variables_over_calls(rng, norm: Norm) -> None:
 
 @NORMS
 def test_clipping_by_global_norm(rng, norm: Norm) -> None:
-    x, dy, values, layer, variables = _inputs(rng, norm)
+    x, dy, values, layer, variables = norm.draw(rng)
 
     def make():
         @tf.function(input_signature=[spec(x), spec(dy)])
@@ -135,21 +128,16 @@ def test_loss_scaling_in_mixed_precision(rng, norm: Norm) -> None:
     check(make, [x, dy], exact, {norm.kind: 1}, {norm.kind: 1}, **options)
 
 
-@NORMS
-@pytest.mark.parametrize("samples", [8, 6], ids=["whole batches", "ragged"])
-def test_fit(rng, norm: Norm, samples: int) -> None:
-    """Keras 3, without XLA; the batch's size is known if it divides the number of samples."""
-    import keras
-
-    x = normal(rng, samples, *norm.shape[1:])
-    target = normal(rng, samples, *norm.shape[1:])
+def _check_fit(rng, norm: Norm, samples: int, keras, **options) -> None:
+    """Two batches of gradient descent by a model of one norm, in `keras` or `tf_keras`."""
+    x, target = (normal(rng, samples, *norm.shape[1:]) for _ in range(2))
     values = norm.parameters(rng)
 
     def run():
         inputs = keras.Input(x.shape[1:])
         layer, variables = norm.build(values)
         model = keras.Model(inputs, layer(inputs))
-        model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=False)
+        model.compile(keras.optimizers.SGD(1.0), "mse", **options)
         model.fit(x, target, batch_size=4, epochs=1, verbose=0, shuffle=False)
         return flat(variables)
 
@@ -165,36 +153,25 @@ def test_fit(rng, norm: Norm, samples: int) -> None:
         exact = [value - g for value, g in zip(exact, gradients, strict=True)]
     assert_as_close_as_stock(stock, fused, exact)
     assert_counts(nv_norms_rewriter.report(), {norm.kind: 1}, {norm.kind: 1})
+
+
+SAMPLES = pytest.mark.parametrize("samples", [8, 6], ids=["whole batches", "ragged"])
+
+
+@NORMS
+@SAMPLES
+def test_fit(rng, norm: Norm, samples: int) -> None:
+    """Keras 3, without XLA; the batch's size is known if it divides the number of samples."""
+    import keras
+
+    _check_fit(rng, norm, samples, keras, jit_compile=False)
 
 
 @pytest.mark.parametrize(
     "norm", [TF_KERAS_LAYER, TF_KERAS_MIDDLE, TF_KERAS_GROUP], ids=lambda norm: norm.name
 )
-@pytest.mark.parametrize("samples", [8, 6], ids=["whole batches", "ragged"])
+@SAMPLES
 def test_fit_of_tf_keras(rng, norm: Norm, samples: int) -> None:
     import tf_keras
 
-    x = normal(rng, samples, *norm.shape[1:])
-    target = normal(rng, samples, *norm.shape[1:])
-    values = norm.parameters(rng)
-
-    def run():
-        inputs = tf_keras.Input(x.shape[1:])
-        layer, variables = norm.build(values)
-        model = tf_keras.Model(inputs, layer(inputs))
-        model.compile(tf_keras.optimizers.SGD(1.0), "mse")
-        model.fit(x, target, batch_size=4, epochs=1, verbose=0, shuffle=False)
-        return flat(variables)
-
-    with nv_norms_rewriter.disabled():
-        stock = run()
-    nv_norms_rewriter.clear_report()
-    fused = run()
-    exact = [np.float64(value) for value in values]
-    for start in range(0, samples, 4):
-        part = slice(start, start + 4)
-        apart = norm.forward(x[part], exact) - target[part]
-        _, *gradients = norm.backward(2 * apart / apart.size, x[part], exact)
-        exact = [value - g for value, g in zip(exact, gradients, strict=True)]
-    assert_as_close_as_stock(stock, fused, exact)
-    assert_counts(nv_norms_rewriter.report(), {norm.kind: 1}, {norm.kind: 1})
+    _check_fit(rng, norm, samples, tf_keras)

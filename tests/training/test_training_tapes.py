@@ -21,13 +21,6 @@ import nv_norms_rewriter
 NORMS = pytest.mark.parametrize("norm", FOUR, ids=lambda norm: norm.name)
 
 
-def _inputs(rng, norm: Norm):
-    x, dy = normal(rng, *norm.shape, mean=1.0), normal(rng, *norm.shape)
-    values = norm.parameters(rng)
-    layer, variables = norm.build(values)
-    return x, dy, values, layer, variables
-
-
 @pytest.mark.parametrize(
     "norm,known",
     [
@@ -41,7 +34,7 @@ def test_tape_outside_of_the_function(rng, norm: Norm, known: str) -> None:
     That its argument w is rstd * gamma, say, and over which axes the mean went: only the forward
     knows. So the gradient stays as it is.
     """
-    x, dy, values, layer, variables = _inputs(rng, norm)
+    x, dy, values, layer, variables = norm.draw(rng)
 
     def run():
         function = tf.function(layer, input_signature=[spec(x, known)])
@@ -63,7 +56,7 @@ def test_tape_outside_of_the_function(rng, norm: Norm, known: str) -> None:
 @NORMS
 def test_two_gradients_of_one_forward(rng, norm: Norm) -> None:
     """A persistent tape: two losses, each with a gradient of its own."""
-    x, dy, values, layer, variables = _inputs(rng, norm)
+    x, dy, values, layer, variables = norm.draw(rng)
     other = normal(rng, *norm.shape)
 
     def make():
@@ -86,7 +79,7 @@ def test_two_gradients_of_one_forward(rng, norm: Norm) -> None:
 @NORMS
 def test_sources_of_a_persistent_tape_one_by_one(rng, norm: Norm) -> None:
     """dx by one call, the parameters' gradients by another: one gradient, once Grappler is done."""
-    x, dy, values, layer, variables = _inputs(rng, norm)
+    x, dy, values, layer, variables = norm.draw(rng)
 
     def make():
         @tf.function(input_signature=[spec(x), spec(dy)])
@@ -107,7 +100,7 @@ def test_two_tapes(rng, norm: Norm) -> None:
 
     A gradient of gamma and beta alone beside a whole one stays as it is: it needs only xhat.
     """
-    x, dy, values, layer, variables = _inputs(rng, norm)
+    x, dy, values, layer, variables = norm.draw(rng)
     other = normal(rng, *norm.shape)
     weight = tf.Variable(normal(rng, *norm.shape[1:]))
 
@@ -131,7 +124,7 @@ def test_two_tapes(rng, norm: Norm) -> None:
 @NORMS
 def test_recompute_grad(rng, norm: Norm) -> None:
     """The forward stands twice; the gradient belongs to the second."""
-    x, dy, values, layer, variables = _inputs(rng, norm)
+    x, dy, values, layer, variables = norm.draw(rng)
 
     def make():
         @tf.function(input_signature=[spec(x), spec(dy)])
@@ -152,7 +145,7 @@ def test_recompute_grad(rng, norm: Norm) -> None:
 @NORMS
 def test_custom_gradient_around_a_norm(rng, norm: Norm) -> None:
     """The gradient that the user gives is the one that counts."""
-    x, dy, values, layer, variables = _inputs(rng, norm)
+    x, dy, values, layer, variables = norm.draw(rng)
 
     def make():
         @tf.custom_gradient
@@ -174,7 +167,7 @@ def test_custom_gradient_around_a_norm(rng, norm: Norm) -> None:
 @NORMS
 def test_gradients_of_v1_graphs(rng, norm: Norm) -> None:
     """tf.gradients with grad_ys, and the aggregation of a v1 optimizer."""
-    x, dy, values, layer, variables = _inputs(rng, norm)
+    x, dy, values, layer, variables = norm.draw(rng)
 
     def make():
         @tf.function(input_signature=[spec(x), spec(dy)])
@@ -190,7 +183,7 @@ def test_gradients_of_v1_graphs(rng, norm: Norm) -> None:
 
 def test_control_dependencies(rng) -> None:
     """A step counter that waits for the forward, and a gradient that waits for the counter."""
-    x, dy, values, layer, variables = _inputs(rng, LAYER)
+    x, dy, values, layer, variables = LAYER.draw(rng)
     counter = tf.Variable(0.0)
 
     def make():
@@ -221,7 +214,7 @@ def test_variables_are_updated_after_their_gradients(rng) -> None:
 
     That one has the first one's moments and waits for its gradient, so it stays as it is.
     """
-    x, dy, values, layer, variables = _inputs(rng, LAYER)
+    x, dy, values, layer, variables = LAYER.draw(rng)
 
     def make():
         for variable, value in zip(variables, values, strict=True):
@@ -252,7 +245,7 @@ def test_variables_are_updated_after_their_gradients(rng) -> None:
 @pytest.mark.parametrize("norm", FOUR, ids=lambda norm: norm.name)
 def test_gradient_alone_without_the_output(rng, norm: Norm) -> None:
     """Nobody reads y: without a forward to fuse, all that counts is that the values are right."""
-    x, dy, values, layer, variables = _inputs(rng, norm)
+    x, dy, values, layer, variables = norm.draw(rng)
 
     def make():
         @tf.function(input_signature=[spec(x), spec(dy)])

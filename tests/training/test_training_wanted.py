@@ -26,9 +26,7 @@ WITH_BETA = (LAYER, GROUP, INSTANCE, MOMENTS, TF_KERAS_LAYER, TF_KERAS_GROUP)
 
 def _check(rng, norm: Norm, wanted: str, fused: bool, known: str = "batch") -> None:
     """`wanted`: letters of x, g, b."""
-    x, dy = normal(rng, *norm.shape, mean=1.0), normal(rng, *norm.shape)
-    values = norm.parameters(rng)
-    layer, variables = norm.build(values)
+    x, dy, values, layer, variables = norm.draw(rng)
     names = "x" + ("g" if norm.scale else "") + ("b" if norm.has_beta else "")
     exact = dict(zip(names, norm.backward(dy, x, values), strict=True))
 
@@ -90,9 +88,7 @@ def test_absent_parameters(rng, norm: Norm, wanted: str, known: str) -> None:
 @pytest.mark.parametrize("norm", FOUR, ids=lambda norm: norm.name)
 def test_first_layer_of_a_network(rng, norm: Norm) -> None:
     """x is data; the weights behind the norm are trained too."""
-    x, dy = normal(rng, *norm.shape, mean=1.0), normal(rng, *norm.shape)
-    values = norm.parameters(rng)
-    layer, variables = norm.build(values)
+    x, dy, values, layer, variables = norm.draw(rng)
     weight = normal(rng, norm.shape[-1], norm.shape[-1])
     w = tf.Variable(weight)
 

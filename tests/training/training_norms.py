@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
+from training_steps import normal
 
 import oracle
 
@@ -63,14 +64,18 @@ class Norm:
             variable.assign(tf.cast(value - 1 if self.one_plus else value, variable.dtype))
         return layer, variables
 
+    def draw(self, rng: np.random.Generator):
+        """Random x, dy and values of the parameters; the layer that has them, and its variables."""
+        x, dy = normal(rng, *self.shape, mean=1.0), normal(rng, *self.shape)
+        values = self.parameters(rng)
+        return x, dy, values, *self.build(values)
+
     def forward(self, x: np.ndarray, values: Sequence[np.ndarray]) -> np.ndarray:
         """y in float64."""
         gamma, beta = self._gamma_and_beta(values)
         view, reduced, along = self._view(np.float64(x))
         xhat = oracle.normalize(view, reduced, EPSILON, self.formula != "rms")[0]
-        shape = [n if a in along else 1 for a, n in enumerate(view.shape)]
-        y = xhat * (1 if gamma is None else np.float64(gamma).reshape(shape))
-        return (y + (0 if beta is None else np.float64(beta).reshape(shape))).reshape(x.shape)
+        return oracle.affine(xhat, gamma, beta, along).reshape(x.shape)
 
     def backward(
         self, dy: np.ndarray, x: np.ndarray, values: Sequence[np.ndarray]
@@ -126,11 +131,11 @@ def _tf_keras(name: str, shape: tuple[int, ...], **options):
 
 
 def _by_hand(function: Callable[..., tf.Tensor], width: int, count: int):
-    """function(x, *parameters), its parameters in float32 and cast to x's type."""
+    """function(x, *parameters), its parameters in float32 or wider and cast to x's type."""
 
     def make(policy: str):
-        del policy
-        variables = [tf.Variable(tf.ones([width])) for _ in range(count)]
+        dtype = tf.float64 if policy == "float64" else tf.float32
+        variables = [tf.Variable(tf.ones([width], dtype)) for _ in range(count)]
         return lambda x: function(x, *[tf.cast(v, x.dtype) for v in variables]), variables
 
     return make

@@ -77,6 +77,28 @@ def assert_as_close_as_stock(
         )
 
 
+def step_of(
+    function: Callable[[tf.Tensor], tf.Tensor],
+    variables: Sequence[tf.Variable],
+    x: np.ndarray,
+    dy: np.ndarray,
+    known: str = "batch",
+) -> Callable[[], Step]:
+    """For `check`: y = function(x), and from dy the gradients of x and of the variables."""
+
+    def make():
+        @tf.function(input_signature=[spec(x, known), spec(dy, known)])
+        def step(x, dy):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = function(x)
+            return y, tape.gradient(y, [x, *variables], dy)
+
+        return step
+
+    return make
+
+
 def check(
     make: Callable[[], Step],
     arrays: Arrays,
