@@ -9,20 +9,14 @@ import formulas
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import DTYPES, gradient, random
+from formulas import statistics
+from support import DTYPES, forward, gradient, random
 from test_forward import GROUP_SHAPES, LAYER_SHAPES
+
+import oracle
 
 EPSILON = 1e-3
 ALL = [(a, b, c) for a in (0, 1) for b in (0, 1) for c in (0, 1)]
-
-
-def statistics(
-    x: np.ndarray, axis: list[int], formula: str = "center"
-) -> tuple[np.ndarray, np.ndarray]:
-    """mean and rstd as a forward op gives them: rounded to their type."""
-    _, mean, rstd = formulas.norm(x, None, None, axis, axis, EPSILON, formula)
-    dtype = np.float64 if x.dtype == np.float64 else np.float32
-    return mean.astype(dtype), rstd.astype(dtype)
 
 
 Expected = tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]
@@ -239,27 +233,49 @@ def test_the_same_bits_every_time(
             np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))
 
 
-def test_gradient_agrees_with_central_differences(ops: Any, device: str) -> None:
-    """Of the op's own forward, in float64: the two ops fit together."""
-    x = random(47, (3, 7), DTYPES["float64"])
-    gamma = random(48, (7,), DTYPES["float64"])
-    dy = random(49, (3, 7), DTYPES["float64"])
+@pytest.mark.parametrize("dtype,units", [("float64", 2.0**30), ("float32", 16)])
+@pytest.mark.parametrize("kind,shape,width,attributes", [
+    ("LayerNorm", (3, 7), 7, {"axis": [-1]}),
+    ("LayerNorm", (3, 4, 5), 4, {"axis": [1]}),
+    ("LayerNorm", (2, 4, 5), 20, {"axis": [1, 2]}),
+    ("LayerNorm", (3, 7), 7, {"axis": [-1], "subtract_mean": False}),
+    ("RMSNorm", (3, 7), 7, {"axis": [-1]}),
+    ("InstanceNorm", (2, 5, 4), 4, {"data_format": "N...C"}),
+    ("InstanceNorm", (2, 4, 5), 4, {"data_format": "NC..."}),
+    ("GroupNorm", (2, 5, 6), 6, {"data_format": "N...C", "groups": 2}),
+    ("GroupNorm", (2, 6, 5), 6, {"data_format": "NC...", "groups": 3}),
+])  # fmt: skip
+def test_gradient_agrees_with_central_differences(
+    ops: Any,
+    device: str,
+    kind: str,
+    shape: tuple[int, ...],
+    width: int,
+    attributes: dict[str, Any],
+    dtype: str,
+    units: float,
+) -> None:
+    """Of the op's own forward in float64: the two ops fit together.
 
-    def loss(value: np.ndarray) -> float:
-        with tf.device(device):
-            y = ops.fused_layer_norm(
-                x=value, scale=[gamma], offset=[], out_type=tf.float64, U=tf.float64
-            )[0]
-        return float(np.sum(dy * y.numpy()))
+    The differences themselves are right to 2^-22 of the largest gradient: 2^30 units of float64.
+    """
+    x, dy = (random(seed, shape, DTYPES[dtype]) for seed in (47, 49))
+    gamma, beta = (random(seed, (width,), DTYPES[dtype]) for seed in (48, 50))
 
-    mean, rstd = statistics(x, [-1])
-    dx = gradient(ops, "LayerNorm", dy, x, gamma, mean, rstd, device, param_type=tf.float64)[0]
-    step = 1e-5
-    for i in np.ndindex(x.shape):
-        moved = np.zeros_like(x)
-        moved[i] = step
-        expected = (loss(x + moved) - loss(x - moved)) / (2 * step)
-        np.testing.assert_allclose(dx[i], expected, rtol=1e-6, atol=1e-7)
+    def loss(*point: np.ndarray) -> float:
+        y = forward(ops, kind, *point, device=device, **attributes)[0]
+        return float(np.sum(np.float64(dy) * y))
+
+    _, *mean, rstd = forward(ops, kind, x, gamma, beta, device, **attributes)
+    actual = gradient(
+        ops, kind, dy, x, gamma, *(mean or [None]), rstd, device,
+        param_type=DTYPES[dtype], **attributes,
+    )  # fmt: skip
+    expected = oracle.central_differences(loss, [x, gamma, beta])
+    for a, e in zip(actual, expected, strict=True):
+        assert a.dtype == dtype
+        bound = units * np.finfo(dtype).eps * np.abs(e).max()
+        np.testing.assert_allclose(a.reshape(e.shape), e, rtol=0, atol=bound)
 
 
 @pytest.mark.parametrize(
