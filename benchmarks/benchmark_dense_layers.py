@@ -86,8 +86,8 @@ def main() -> None:
     parser = measure.parser(__doc__)
     units = [32, 64, 128, 256, 512, 1024, *([8192] if gpu else [])]
     batches = [16, 32, 64, 128, 256, 512, *([4096, 16384] if gpu else [])]
-    parser.add_argument("--units", type=int, nargs="*", default=units)
-    parser.add_argument("--batches", type=int, nargs="*", default=batches)
+    parser.add_argument("--units", type=int, nargs="*", default=units, help="at a batch of 128")
+    parser.add_argument("--batches", type=int, nargs="*", default=batches, help="of 128 units")
     options = parser.parse_args()
     if not gpu:
         options.repeat = options.repeat or 10

@@ -8,6 +8,8 @@ computes the stable one: the second table shows what each makes of inputs that a
 
 Columns of the first table: "current" is the Keras of today, "fast" and "stable" its layers with
 that variance, "fused" the current ones with the rewriter on, "XLA" the current ones compiled.
+Each is timed in fit, where a GPU spends most of a step on fetching the images from the host, and
+as a training step on images that are there.
 
 Usage: python benchmarks/benchmark_keras_layers.py [--csv FILE] [--batch 128] [--size 224]
 """
@@ -16,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-import time
 from typing import Any
 
 import keras
@@ -90,38 +91,61 @@ WAYS = {
 }
 
 
-class _Steps(keras.callbacks.Callback):
-    def __init__(self) -> None:
-        super().__init__()
-        self.ms: list[float] = []
+class _Training:
+    """A model in training, one way, past what happens once."""
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self._start = time.perf_counter()
+    def __init__(self, layer: Any, way: str, options: Any) -> None:
+        moments, xla, rewriter = WAYS[way]
+        keras.utils.set_random_seed(1)
+        shape = (options.size, options.size, 3)
+        rng = np.random.default_rng(2)
+        x, y = (rng.uniform(size=(options.batch, *shape)).astype(np.float32) for _ in range(2))
+        with tf.device("/CPU:0"):
+            data = tf.data.Dataset.from_tensors((x, y)).cache().repeat().prefetch(2)
+        nv_norms_rewriter.clear_report()
+        with contextlib.ExitStack() as stack:
+            if moments:
+                stack.enter_context(moments_of_keras(moments))
+            if not rewriter:
+                stack.enter_context(nv_norms_rewriter.disabled())
+            inputs = keras.layers.InputLayer(shape=shape)
+            model = keras.Sequential([inputs, layer(), layer(), layer()])
+            model.compile(loss="mse", optimizer="adam", jit_compile=xla)
+            measure.fit_step(model, data, 1)
+            self.fused = len(nv_norms_rewriter.report().fused) if rewriter else 0
+            step = tf.function(model.train_step, jit_compile=xla)
+            x, y = tf.constant(x), tf.constant(y)
+            step((x, y))
+        self.step = lambda: step((x, y))
+        self.fit = lambda: measure.fit_step(model, data, options.steps)
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.ms.append(1e3 * (time.perf_counter() - self._start))
 
-
-def fit(layer: Any, way: str, options: Any) -> tuple[float, int]:
-    """Median milliseconds of a training step, and how many norms were fused."""
-    moments, xla, rewriter = WAYS[way]
-    keras.utils.set_random_seed(1)
-    shape = (options.size, options.size, 3)
-    rng = np.random.default_rng(2)
-    x, y = (rng.uniform(size=(options.batch * 2, *shape)).astype(np.float32) for _ in range(2))
-    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(options.batch).cache().repeat()
+def measure_layer(name: str, options: Any) -> list[dict[str, Any]]:
+    """A row for each way and mode."""
+    runs = {way: _Training(LAYERS[name], way, options) for way in WAYS}
     nv_norms_rewriter.clear_report()
-    with contextlib.ExitStack() as stack:
-        if moments:
-            stack.enter_context(moments_of_keras(moments))
-        if not rewriter:
-            stack.enter_context(nv_norms_rewriter.disabled())
-        model = keras.Sequential([keras.layers.InputLayer(shape=shape), layer(), layer(), layer()])
-        model.compile(loss="mse", optimizer="adam", jit_compile=xla)
-        steps = _Steps()
-        model.fit(data, epochs=1, steps_per_epoch=options.steps + 3, verbose=0, callbacks=[steps])
-    fused = len(nv_norms_rewriter.report().fused) if rewriter else 0
-    return statistics.median(steps.ms[3:]), fused
+    fits = measure.turns({way: run.fit for way, run in runs.items()}, options.rounds)
+    taken = {
+        "fit": {way: statistics.median(ms) for way, ms in fits.items()},
+        "step": measure.times(
+            {way: run.step for way, run in runs.items()}, options.repeat, options.rounds
+        ),
+    }
+    if nv_norms_rewriter.report():
+        raise RuntimeError("a step was traced again while it was timed, with the rewriter on")
+    return [
+        {
+            "layer": name,
+            "batch": options.batch,
+            "size": options.size,
+            "mode": mode,
+            "way": way,
+            "ms": f"{ms:.3f}",
+            "fused": runs[way].fused,
+        }
+        for mode, times in taken.items()
+        for way, ms in times.items()
+    ]
 
 
 # Name -> (dtype, mean, standard deviation of x)
@@ -175,25 +199,17 @@ def main() -> None:
     parser = measure.parser(__doc__)
     parser.add_argument("--batch", type=int, default=128 if gpu else 8)
     parser.add_argument("--size", type=int, default=224)
-    parser.add_argument("--steps", type=int, default=20 if gpu else 8, help="timed, of each way")
+    parser.add_argument("--steps", type=int, default=10 if gpu else 4, help="of fit in a round")
     options = parser.parse_args()
     print(measure.heading())
-    print(f"batch {options.batch}, {options.size} x {options.size} x 3; ms a step of model.fit")
-    for name, layer in LAYERS.items():
-        results = {way: fit(layer, way, options) for way in WAYS}
-        columns = " ".join(f"{way}: {ms:0.1f}" for way, (ms, _) in results.items())
-        print(f"{name} {columns} | {results['fused'][1]} fused", flush=True)
-        rows = [
-            {
-                "layer": name,
-                "batch": options.batch,
-                "size": options.size,
-                "way": way,
-                "ms": f"{ms:.3f}",
-                "fused": fused,
-            }
-            for way, (ms, fused) in results.items()
-        ]
+    print(f"batch {options.batch}, {options.size} x {options.size} x 3; ms a step")
+    for name in LAYERS:
+        rows = measure_layer(name, options)
+        for mode in ("fit", "step"):
+            ours = [row for row in rows if row["mode"] == mode]
+            columns = " ".join(f"{row['way']}: {float(row['ms']):0.2f}" for row in ours)
+            fused = sum(row["fused"] for row in ours)
+            print(f"{name} {mode} {columns} | {fused} fused", flush=True)
         measure.write(options.csv, "keras_layers", rows)
     print("\nLargest error of y against float64 (inf: not a number, or infinite)")
     rows = accuracy()

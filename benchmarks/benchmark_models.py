@@ -1,10 +1,14 @@
 """Whole models, training and prediction: stock, XLA, ours, ours inside XLA.
 
 All ways of one model start from the same weights and see the same random batch. "fused" counts the
-normalizations that the rewriter fused, forward + backward, beside the norm layers in the model.
+normalizations that the rewriter fused, forward + backward, beside the norm layers in the model;
+"apart" is the largest relative difference to the first way, over the losses of five steps in
+training, over y in prediction; "peak" is what a step holds on the GPU beyond what lasts. "no norms"
+is the model with its norms taken out: what is left to gain (not for BERT, whose norms are inside
+its layers).
 
-Usage: python benchmarks/benchmark_models.py [--models bert convnext unet3d diffusion] [--csv FILE]
-       [--modes train predict] [--ways ...] [--small | --full] [--policy mixed_float16]
+Usage: python benchmarks/benchmark_models.py [--models bert convnext unet3d diffusion resnet]
+       [--modes train predict] [--ways ...] [--small | --full] [--policy mixed_float16] [--csv FILE]
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from typing import Any
 import keras
 import measure
 import models
+import numpy as np
 import tensorflow as tf
 
 import nv_norms_rewriter
@@ -25,10 +30,12 @@ import nv_norms_rewriter
 WAYS = {
     "stock": (False, False, "auto"),
     "fused": (False, True, "auto"),
+    "no norms": (False, False, "auto"),
     "XLA": (True, False, "auto"),
     "fused in XLA": (True, True, "auto"),
     "all fused in XLA": (True, True, "all"),
 }
+_STEPS = 5  # whose losses are compared
 
 
 def _train(task: models.Task, xla: bool) -> Callable[[], tf.Tensor]:
@@ -60,47 +67,71 @@ def _predict(task: models.Task, xla: bool) -> Callable[[], tf.Tensor]:
     return lambda: call(x)
 
 
+def _distance(got: list[np.ndarray], expected: list[np.ndarray]) -> float:
+    pairs = zip(got, expected, strict=True)
+    return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
+
+
 def measure_model(name: str, mode: str, options: Any) -> list[dict[str, Any]]:
     """A row for each way."""
     calls: dict[str, Callable[[], tf.Tensor]] = {}
-    fused: dict[str, tuple[int, int]] = {}
-    weights = None
+    columns: dict[str, dict[str, Any]] = {}
+    weights, expected = None, None
     for way in options.ways:
         xla, rewriter, policy = WAYS[way]
         nv_norms_rewriter.configure(xla=policy)
         keras.utils.set_random_seed(models.SEED)
         task = models.MODELS[name](options.small)
-        weights = weights or task.model.get_weights()
-        task.model.set_weights(weights)
+        if way == "no norms":
+            task = models.without_norms(task)
+            if task is None:
+                continue
+        else:
+            weights = weights or task.model.get_weights()
+            task.model.set_weights(weights)
         # Tracing comes into the first call, so the switch covers both.
         off = contextlib.nullcontext() if rewriter else nv_norms_rewriter.disabled()
         with off:
-            calls[way] = (_train if mode == "train" else _predict)(task, xla)
-            fused[way] = measure.first_call(calls[way], rewriter)
-    taken = measure.times(calls, options.repeat, options.rounds)
-    rows = []
-    for way, ms in taken.items():
-        rows.append(
-            {
-                "model": name,
-                "mode": mode,
-                "size": "small" if options.small else "full",
-                "policy": keras.config.dtype_policy().name,
-                "way": way,
-                "ms": f"{ms:.3f}",
-                "norms": task.norms,
-                "fused_forward": fused[way][0],
-                "fused_backward": fused[way][1],
-            }
-        )
-    return rows
+            call = calls[way] = (_train if mode == "train" else _predict)(task, xla)
+            forward, backward = measure.first_call(call, rewriter)
+        steps = _STEPS if mode == "train" else 1
+        got = [call().numpy().astype(np.float64) for _ in range(steps)]
+        expected = expected or got
+        peak = measure.peak_bytes(call)
+        columns[way] = {
+            "norms": task.norms,
+            "fused_forward": forward,
+            "fused_backward": backward,
+            "apart": "" if way == "no norms" else f"{_distance(got, expected):.1e}",
+            "peak_mib": "" if peak is None else f"{peak / 2**20:.0f}",
+        }
+    return [
+        {
+            "model": name,
+            "mode": mode,
+            "size": "small" if options.small else "full",
+            "policy": keras.config.dtype_policy().name,
+            "way": way,
+            "ms": f"{ms:.3f}",
+            **columns[way],
+        }
+        for way, ms in measure.times(calls, options.repeat, options.rounds).items()
+    ]
+
+
+def _cell(row: dict[str, Any]) -> str:
+    text = f"{row['way']}: {float(row['ms']):0.2f} ms"
+    if WAYS[row["way"]][1]:
+        text += f" ({row['fused_forward']}+{row['fused_backward']} of {row['norms']} norms)"
+    return text + (f" {row['peak_mib']} MiB" if row["peak_mib"] else "")
 
 
 def main() -> None:
     parser = measure.parser(__doc__)
     parser.add_argument("--models", nargs="+", choices=models.MODELS, default=list(models.MODELS))
     parser.add_argument("--modes", nargs="+", choices=["train", "predict"])
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    default = [way for way in WAYS if way != "all fused in XLA"]
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=default)
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--small", action="store_true", default=not measure.has_gpu())
     size.add_argument("--full", dest="small", action="store_false")
@@ -113,11 +144,7 @@ def main() -> None:
     for name in options.models:
         for mode in options.modes or ["train", "predict"]:
             rows = measure_model(name, mode, options)
-            counts = {r["way"]: f"{r['fused_forward']}+{r['fused_backward']}" for r in rows}
-            columns = " ".join(f"{r['way']}: {float(r['ms']):0.2f}" for r in rows)
-            ours = ", ".join(f"{counts[w]} ({w})" for w in counts if WAYS[w][1])
-            found = f"{rows[0]['norms']} norms, fused {ours}"
-            print(f"Model: {name} {mode} Time(ms): {columns} | {found}", flush=True)
+            print(f"Model: {name} {mode} " + "; ".join(map(_cell, rows)), flush=True)
             measure.write(options.csv, "models", rows)
             keras.backend.clear_session()
             gc.collect()

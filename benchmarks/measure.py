@@ -1,13 +1,19 @@
 """What the benchmarks share: where they ran, times taken in turns, CSV files.
 
-A time is a median over rounds. In a round each way runs in its turn, `repeat` calls one after the
+A time is a median over rounds. In a round each way runs in its turn, some calls one after the
 other with one wait for the device at the end, so that a busy machine slows all ways alike.
+
+Benchmarks can run side by side (run.sh -j): they build, trace and compile beside each other, and
+whenever one of them is timed, the others wait. For that, each is started with a shared lock on one
+file, and BENCHMARK_LOCK is the number of its descriptor.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
+import fcntl
 import functools
 import os
 import pathlib
@@ -15,7 +21,7 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -51,7 +57,7 @@ def machine() -> str:
 
 @functools.cache
 def commit() -> str:
-    """Of the checkout, with a + if it has changes; "" outside of one."""
+    """Of the checkout, with a + if it has changes; outside of one what COMMIT says, or ""."""
     git = ["git", "-C", str(ROOT)]
     try:
         name = subprocess.check_output([*git, "rev-parse", "--short", "HEAD"], text=True).strip()
@@ -59,7 +65,7 @@ def commit() -> str:
             [*git, "status", "--porcelain", "--untracked-files=no"], text=True
         )
     except (OSError, subprocess.CalledProcessError):
-        return ""
+        return os.environ.get("COMMIT", "")
     return name + ("+" if changed else "")
 
 
@@ -75,35 +81,89 @@ def parser(description: str) -> argparse.ArgumentParser:
     """Options of every benchmark."""
     options = argparse.ArgumentParser(description=description.partition("\n")[0])
     options.add_argument("--csv", type=pathlib.Path, metavar="FILE", help="append the rows to FILE")
-    options.add_argument("--repeat", type=int, help="calls in a round (GPU: 20, CPU: 1)")
+    options.add_argument("--repeat", type=int, help="calls in a round (as many as take 0.1 s)")
     options.add_argument("--rounds", type=int, help="GPU: 3, CPU: 5")
     return options
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Inside, no other benchmark of those that run side by side does anything."""
+    lock = os.environ.get("BENCHMARK_LOCK")
+    if lock:
+        fcntl.flock(int(lock), fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if lock:
+            fcntl.flock(int(lock), fcntl.LOCK_SH)
+
+
+def turns(ways: dict[str, Callable[[], float]], rounds: int | None) -> dict[str, list[float]]:
+    """What each way measured in each round, in turns and alone."""
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    with alone():
+        for _ in range(rounds or (3 if has_gpu() else 5)):
+            for name, way in ways.items():
+                taken[name].append(way())
+    return taken
 
 
 def times(
     ways: dict[str, Callable[[], Any]], repeat: int | None = None, rounds: int | None = None
 ) -> dict[str, float]:
     """Milliseconds of one call of each way, in turns; two calls to warm up are not counted."""
-    repeat = repeat or (20 if has_gpu() else 1)
-    rounds = rounds or (3 if has_gpu() else 5)
-    for call in ways.values():
-        for _ in range(2):
-            call()
+    rounds_of: dict[str, Callable[[], float]] = {}
+    for name, call in ways.items():
+        _milliseconds(call, 1)
+        calls = repeat or min(50, max(1, round(100 / _milliseconds(call, 1))))
+        rounds_of[name] = functools.partial(_milliseconds, call, calls)
+    return {name: statistics.median(taken) for name, taken in turns(rounds_of, rounds).items()}
+
+
+def _milliseconds(call: Callable[[], Any], calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
     _wait()
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        for name, call in ways.items():
-            start = time.perf_counter()
-            for _ in range(repeat):
-                call()
-            _wait()
-            taken[name].append(1e3 * (time.perf_counter() - start) / repeat)
-    return {name: statistics.median(values) for name, values in taken.items()}
+    return 1e3 * (time.perf_counter() - start) / calls
 
 
 def _wait() -> None:
     if has_gpu():
         tf.test.experimental.sync_devices()
+
+
+class _Clock(keras.callbacks.Callback):
+    """The time of the steps after the first, the device's work included."""
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if batch == 0:
+            _wait()
+            self._start = time.perf_counter()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        _wait()
+        self.seconds = time.perf_counter() - self._start
+
+
+def fit_step(model: keras.Model, data: tf.data.Dataset, steps: int) -> float:
+    """Milliseconds of a step of model.fit; one step before them is not counted."""
+    clock = _Clock()
+    model.fit(data, epochs=1, steps_per_epoch=steps + 1, verbose=0, callbacks=[clock])
+    return 1e3 * clock.seconds / steps
+
+
+def peak_bytes(call: Callable[[], Any]) -> int | None:
+    """What a call holds at its peak on the GPU beyond what is held before it; None without one."""
+    if not has_gpu():
+        return None
+    _wait()
+    tf.config.experimental.reset_memory_stats("GPU:0")
+    before = tf.config.experimental.get_memory_info("GPU:0")["current"]
+    call()
+    _wait()
+    return tf.config.experimental.get_memory_info("GPU:0")["peak"] - before
 
 
 def copy_of(x: tf.Tensor) -> Callable[[], tf.Tensor]:
@@ -141,10 +201,10 @@ def write(path: pathlib.Path | None, benchmark: str, rows: list[dict[str, Any]])
         "date": time.strftime("%Y-%m-%d"),
         "commit": commit(),
     }
-    new = not path.exists() or not path.stat().st_size
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", newline="") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # other benchmarks may add to it, too
         writer = csv.DictWriter(file, [*where, *rows[0]])
-        if new:
+        if not os.fstat(file.fileno()).st_size:
             writer.writeheader()
         writer.writerows({**where, **row} for row in rows)

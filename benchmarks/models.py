@@ -11,6 +11,14 @@ import numpy as np
 SEED = 7
 
 
+NORMS = (
+    keras.layers.BatchNormalization,
+    keras.layers.GroupNormalization,
+    keras.layers.LayerNormalization,
+    keras.layers.RMSNormalization,
+)
+
+
 class Task(NamedTuple):
     """A model, its input, what it is to learn, and how many norms one counts in its layers."""
 
@@ -21,14 +29,30 @@ class Task(NamedTuple):
 
 
 def _task(model: keras.Model, x: Any, random: np.random.Generator, batch: int) -> Task:
-    kinds = (
-        keras.layers.LayerNormalization,
-        keras.layers.GroupNormalization,
-        keras.layers.RMSNormalization,
-    )
-    norms = sum(isinstance(layer, kinds) for layer in model._flatten_layers())
+    norms = sum(isinstance(layer, NORMS) for layer in model._flatten_layers())
     shape = (batch, *model.output.shape[1:])
     return Task(model, x, random.normal(size=shape).astype(np.float32), norms)
+
+
+def with_norm(model: keras.Model, norm: Callable[[], keras.layers.Layer]) -> keras.Model:
+    """The same model with another layer in the place of each norm."""
+
+    def copy(layer: keras.layers.Layer) -> keras.layers.Layer:
+        return norm() if isinstance(layer, NORMS) else type(layer).from_config(layer.get_config())
+
+    def call(layer: keras.layers.Layer, *inputs: Any, mask: Any = None, **options: Any) -> Any:
+        assert mask is None  # batch norm has this argument, others do not
+        return layer(*inputs, **options)
+
+    return keras.models.clone_model(model, clone_function=copy, call_function=call)
+
+
+def without_norms(task: Task) -> Task | None:
+    """The same with its norms taken out; None if some are inside other layers."""
+    model = with_norm(task.model, keras.layers.Identity)
+    if any(isinstance(layer, NORMS) for layer in model._flatten_layers()):
+        return None
+    return task._replace(model=model, norms=0)
 
 
 def bert(small: bool) -> Task:
@@ -90,7 +114,8 @@ def unet3d(small: bool) -> Task:
         x = block(keras.layers.Concatenate()([x, skips[level]]), width << level)
     model = keras.Model(volume, keras.layers.Conv3D(1, 1, dtype="float32")(x))
     random = np.random.default_rng(SEED)
-    return _task(model, random.normal(size=(batch, *volume.shape[1:])), random, batch)
+    x = random.normal(size=(batch, *volume.shape[1:])).astype(np.float32)
+    return _task(model, x, random, batch)
 
 
 def diffusion(small: bool) -> Task:
@@ -136,9 +161,21 @@ def diffusion(small: bool) -> Task:
     return _task(model, inputs, random, batch)
 
 
+def resnet(small: bool) -> Task:
+    """ResNet50 with group norms instead of its batch norms, 64 images of 224 x 224."""
+    batch, size = (2, 64) if small else (64, 224)
+    model = keras.applications.ResNet50(
+        weights=None, input_shape=(size, size, 3), classes=10, classifier_activation=None
+    )
+    random = np.random.default_rng(SEED)
+    x = random.normal(size=(batch, size, size, 3)).astype(np.float32)
+    return _task(with_norm(model, lambda: keras.layers.GroupNormalization(32)), x, random, batch)
+
+
 MODELS: dict[str, Callable[[bool], Task]] = {
     "bert": bert,
     "convnext": convnext,
     "unet3d": unet3d,
     "diffusion": diffusion,
+    "resnet": resnet,
 }

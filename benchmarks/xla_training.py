@@ -1,12 +1,14 @@
 """model.fit as it is, which Keras compiles with XLA where there is a GPU: stock against fused.
 
-Usage: python benchmarks/xla_training.py [--models bert convnext unet3d] [--xla all] [--out FILE]
+Usage: python benchmarks/xla_training.py [--models bert convnext unet3d] [--xla auto all]
+       [--csv FILE] [--small]
 
-Each model of benchmarks/training.py is compiled with compile("adam", "mse") in mixed_float16 and
-nothing else said, and trained by fit() on one random batch over and over. Both ways start from the
-same weights and seeds. The first fit() is one step: tracing, compiling, autotuning. Then the losses
-of some steps are compared, and rounds of steps are timed in turns. --small is for a CPU, where XLA
-has to be asked for.
+Each model is compiled with compile("adam", "mse") in mixed_float16 and nothing else said, and
+trained by fit() on one random batch over and over; "auto" and "all" are what configure(xla=...)
+has fused. All ways start from the same weights and seeds. The first fit() is one step: tracing,
+compiling, autotuning, of which the second way finds much done. Then the losses of some steps are
+compared ("apart": the largest relative difference to stock), and rounds of steps are timed in
+turns. --small is for a CPU, where XLA has to be asked for.
 
 XLA_FLAGS=--xla_gpu_per_fusion_autotune_cache_dir=FOLDER spares the second way much of the
 autotuning; the first steps are not comparable then.
@@ -14,20 +16,18 @@ autotuning; the first steps are not comparable then.
 
 from __future__ import annotations
 
-import argparse
-import pathlib
-import platform
 import statistics
 import time
 
 import keras
+import measure
+import models
 import numpy as np
 import tensorflow as tf
 
 import nv_norms_rewriter
-from training import _MODELS, _SEED
 
-_WAYS = {"stock": "none", "fused": "auto"}  # configure(xla=...)
+WAYS = {"stock": "none", "auto": "auto", "all": "all"}  # configure(xla=...)
 
 
 class Losses(keras.callbacks.Callback):
@@ -41,33 +41,22 @@ class Losses(keras.callbacks.Callback):
         self.values.append(float((logs or {})["loss"]))
 
 
-class Clock(keras.callbacks.Callback):
-    """The time of the steps after the first."""
-
-    def on_train_batch_end(self, batch: int, logs: dict[str, object] | None = None) -> None:
-        if batch == 0:
-            tf.test.experimental.sync_devices()
-            self.start = time.perf_counter()
-
-    def on_train_end(self, logs: dict[str, object] | None = None) -> None:
-        tf.test.experimental.sync_devices()
-        self.seconds = time.perf_counter() - self.start
-
-
 class Run:
     """A model in training, one way."""
 
     def __init__(self, name: str, way: str, weights: list[np.ndarray] | None, small: bool) -> None:
-        keras.utils.set_random_seed(_SEED)
-        nv_norms_rewriter.configure(xla=_WAYS[way])
+        keras.utils.set_random_seed(models.SEED)
+        nv_norms_rewriter.configure(xla=WAYS[way])
         nv_norms_rewriter.clear_report()
-        self.model, x, y = _MODELS[name](small)
+        task = models.MODELS[name](small)
+        self.model = task.model
         if weights is not None:
             self.model.set_weights(weights)
         self.weights = self.model.get_weights()
         self.model.compile("adam", "mse", jit_compile=True if small else "auto")
         with tf.device("/CPU:0"):
-            self.batch = tf.data.Dataset.from_tensors((x, y)).cache()
+            batch = tf.data.Dataset.from_tensors((task.x, task.target)).cache()
+        self.data = batch.repeat().prefetch(2)
         start = time.perf_counter()
         losses = Losses()
         self._fit(1, losses)
@@ -75,75 +64,64 @@ class Run:
         self.report = nv_norms_rewriter.report()
         self._fit(5, losses)
         self.losses = losses.values
-        self.times: list[float] = []
 
     def _fit(self, steps: int, callback: keras.callbacks.Callback) -> None:
-        data = self.batch.repeat(steps).prefetch(2)
-        self.model.fit(data, verbose=0, callbacks=[callback])
+        self.model.fit(self.data, steps_per_epoch=steps, verbose=0, callbacks=[callback])
 
-    def round(self, steps: int) -> None:
-        clock = Clock()
-        self._fit(steps + 1, clock)
-        self.times.append(1e3 * clock.seconds / steps)
+    def round(self, steps: int) -> float:
+        return measure.fit_step(self.model, self.data, steps)
 
 
-def measure(name: str, rounds: int, steps: int, small: bool) -> dict[str, object]:
-    keras.config.set_dtype_policy("mixed_float16")
+def measure_model(name: str, options: object) -> list[dict[str, object]]:
+    """A row for each way."""
     runs: dict[str, Run] = {}
-    for way in _WAYS:
+    for way in ["stock", *options.xla]:
         weights = runs["stock"].weights if runs else None
-        runs[way] = Run(name, way, weights, small)
-    for _ in range(rounds):
-        for run in runs.values():
-            run.round(steps)
-    stock, fused = runs["stock"], runs["fused"]
-    medians = {way: statistics.median(run.times) for way, run in runs.items()}
-    pairs = zip(stock.losses, fused.losses, strict=True)
-    print(fused.report.summary(), flush=True)
-    return {
-        "model": name,
-        "xla": _WAYS["fused"],
-        "forward": sum(r.fused and r.direction == "forward" for r in fused.report),
-        "backward": sum(r.fused and r.direction == "backward" for r in fused.report),
-        "left": sum(not r.fused for r in fused.report),
-        "stock ms": f"{medians['stock']:.2f}",
-        "fused ms": f"{medians['fused']:.2f}",
-        "stock / fused": f"{medians['stock'] / medians['fused']:.3f}",
-        "spread": "{:.1f} %, {:.1f} %".format(
-            *(100 * (max(r.times) - min(r.times)) / medians[w] for w, r in runs.items())
-        ),
-        "first step s": f"{stock.first:.1f}, {fused.first:.1f}",
-        "loss first, last": f"{fused.losses[0]:.4f}, {fused.losses[-1]:.4f}",
-        "losses apart": f"{max(abs(a - b) / abs(a) for a, b in pairs):.1e}",
-    }
+        runs[way] = Run(name, way, weights, options.small)
+        if way != "stock":
+            print(f"{way}: {runs[way].report.summary()}", flush=True)
+    taken = measure.turns(
+        {way: lambda run=run: run.round(options.steps) for way, run in runs.items()}, options.rounds
+    )
+    rows = []
+    for way, run in runs.items():
+        ms = statistics.median(taken[way])
+        pairs = zip(run.losses, runs["stock"].losses, strict=True)
+        rows.append(
+            {
+                "model": name,
+                "policy": keras.config.dtype_policy().name,
+                "way": way,
+                "ms": f"{ms:.3f}",
+                "spread": f"{(max(taken[way]) - min(taken[way])) / ms:.3f}",
+                "fused_forward": sum(r.direction == "forward" for r in run.report.fused),
+                "fused_backward": sum(r.direction == "backward" for r in run.report.fused),
+                "left": len(run.report.refused),
+                "first_step_s": f"{run.first:.1f}",
+                "loss_first": f"{run.losses[0]:.4f}",
+                "loss_last": f"{run.losses[-1]:.4f}",
+                "apart": f"{max(abs(a - b) / abs(b) for a, b in pairs):.1e}",
+            }
+        )
+    return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", default=list(_MODELS), choices=list(_MODELS))
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--steps", type=int, default=8)
+    parser = measure.parser(__doc__)
+    names = ["bert", "convnext", "unet3d"]
+    parser.add_argument("--models", nargs="+", default=names, choices=models.MODELS)
+    parser.add_argument("--steps", type=int, default=8, help="in a round")
     parser.add_argument("--small", action="store_true", help="tiny models, to see that it works")
-    parser.add_argument("--xla", choices=("auto", "all"), default="auto", help="what to fuse")
-    parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--xla", nargs="+", choices=("auto", "all"), default=["auto"])
     options = parser.parse_args()
-    _WAYS["fused"] = options.xla
-    gpus = tf.config.list_physical_devices("GPU")
-    names = [tf.config.experimental.get_device_details(g).get("device_name", "GPU") for g in gpus]
-    lines = [
-        f"{', '.join(names) or platform.processor() or 'CPU'}, TensorFlow {tf.__version__}, Keras "
-        f"{keras.__version__}, {time.strftime('%Y-%m-%d')}, median of {options.rounds} rounds of "
-        f"{options.steps} steps, in turns",
-        "",
-    ]
+    options.rounds = options.rounds or 9
+    keras.config.set_dtype_policy("mixed_float16")
+    print(measure.heading())
     for name in options.models:
-        row = measure(name, options.rounds, options.steps, options.small)
-        if len(lines) == 2:
-            lines += [f"| {' | '.join(row)} |", "|" + "---|" * len(row)]
-        lines.append(f"| {' | '.join(map(str, row.values()))} |")
-        print("\n".join(lines), flush=True)
-        if options.out:
-            options.out.write_text("\n".join(lines) + "\n")
+        rows = measure_model(name, options)
+        for row in rows:
+            print(*(f"{key} {value}" for key, value in row.items()), sep=", ", flush=True)
+        measure.write(options.csv, "xla_training", rows)
         keras.backend.clear_session()
 
 

@@ -197,12 +197,12 @@ def test_mirrored_strategy() -> None:
     assert where == ["graph", "xla"]
 
 
-def _models() -> dict[str, Callable[[bool], tuple[keras.Model, Any, np.ndarray]]]:
-    spec = importlib.util.spec_from_file_location("training", ROOT / "benchmarks" / "training.py")
+def _task(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location("models", ROOT / "benchmarks" / "models.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return {"bert": module.bert, "unet3d": module.unet3d, "convnext": module.convnext}
+    return module.MODELS[name](True)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def _models() -> dict[str, Callable[[bool], tuple[keras.Model, Any, np.ndarray]]
 def test_small_models(name: str, norms: int) -> None:
     def run() -> list[float]:
         keras.utils.set_random_seed(1)
-        model, x, y = _models()[name](True)
+        model, x, y, _ = _task(name)
         model.compile(keras.optimizers.Adam(1e-4), "mse", jit_compile=True)
         history = model.fit(x, y, batch_size=len(y), epochs=5, verbose=0, shuffle=False)
         return history.history["loss"]
