@@ -47,10 +47,11 @@ def test() -> None:
 
 
 def bench() -> None:
-    """A whole model, stock and fused; where there is a GPU and torch, the kernels beside others."""
+    """Layers and models, stock, XLA and fused; on a GPU, if torch is there, the kernels alone."""
     build()
     python = str(environment.PYTHON)
-    _hand_over([python, "examples/keras_model.py", "--size", "base"])
+    _hand_over(["benchmarks/run.sh", "build/bench"])
+    say((ROOT / "build/bench/tables.md").read_text())
     code = "import sys, torch; sys.exit(not torch.cuda.is_available())"
     if subprocess.run([python, "-c", code], capture_output=True).returncode != 0:
         say(

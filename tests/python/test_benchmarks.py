@@ -86,33 +86,91 @@ def test_dense_layers(tmp_path: Path) -> None:
 def test_keras_layers(tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
     output = _run("benchmark_keras_layers", "--size=8", "--batch=2", "--steps=2", "--csv", out)
-    assert re.search(r"^BatchNormalization current: .* \| 0 fused$", output, re.M)
-    assert re.search(r"^GroupNormalization current: .* \| 6 fused$", output, re.M)
-    assert re.search(r"^LayerNormalization current: .* \| 6 fused$", output, re.M)
+    for mode in ("fit", "step"):
+        assert re.search(rf"^BatchNormalization {mode} current: .* \| 0 fused$", output, re.M)
+        assert re.search(rf"^GroupNormalization {mode} current: .* \| 6 fused$", output, re.M)
+        assert re.search(rf"^LayerNormalization {mode} current: .* \| 6 fused$", output, re.M)
     errors = {
         (r["input"], r["formula"]): r["largest_error"] for r in _rows(tmp_path / "out_accuracy.csv")
     }
     assert float(errors["float32, mean 10000, deviation 1", "fused"]) < 1e-5
     assert float(errors["float32, mean 10000, deviation 1", "fast, in float32"]) > 1
     assert errors["float16, deviation 1000 (x^2 overflows)", "fast, in x's type"] == "inf"
-    assert "| LayerNormalization | 2 | 8 |" in _run("report", out)
+    assert "| LayerNormalization | 2 | 8 | fit |" in _run("report", out)
 
 
 @pytest.mark.slow
 def test_models(tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
     output = _run("benchmark_models", "--small", "--rounds=1", "--csv", out)
-    lines = re.findall(
-        r"^Model: (\w+) (\w+) Time\(ms\): stock: .* \| (\d+) norms, fused (\d+)\+(\d+)",
-        output,
-        re.M,
-    )
-    assert [line[:2] for line in lines] == [
+    lines = re.findall(r"^Model: (\w+) (\w+) stock: ", output, re.M)
+    assert lines == [
         (model, mode)
-        for model in ("bert", "convnext", "unet3d", "diffusion")
+        for model in ("bert", "convnext", "unet3d", "diffusion", "resnet")
         for mode in ("train", "predict")
     ]
-    for _, mode, norms, forward, backward in lines:
-        assert forward == norms
-        assert backward == (norms if mode == "train" else "0")
+    rows = _rows(out)
+    for row in rows:
+        if row["way"] == "fused":
+            assert row["fused_forward"] == row["norms"] != "0"
+            assert row["fused_backward"] == (row["norms"] if row["mode"] == "train" else "0")
+        if row["way"] == "no norms":
+            assert row["norms"] == "0"
+        elif "XLA" not in row["way"]:
+            assert float(row["apart"]) < 1e-3
+    assert {row["model"] for row in rows if row["way"] == "no norms"} == {
+        "convnext",
+        "unet3d",
+        "diffusion",
+        "resnet",
+    }
     assert "| unet3d | train | small | float32 |" in _run("report", out)
+
+
+@pytest.mark.slow
+def test_layout_leaves_no_transposes_that_the_norms_had_brought(tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    _run("layout", "--models=unet3d", "--policies=float32", "--csv", out)
+    rows = _rows(out)
+    for batch in ("known", "unknown"):
+        count = {r["way"]: int(r["transposes"]) for r in rows if r["batch"] == batch}
+        assert count["fused"] <= count["no norms"] < count["stock"]
+    assert "| unet3d | float32 | known |" in _run("report", out)
+
+
+@pytest.mark.slow
+def test_fit_inside_xla(tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    _run("xla_training", "--small", "--models=unet3d", "--rounds=1", "--xla=all", "--csv", out)
+    rows = {row["way"]: row for row in _rows(out)}
+    assert (rows["stock"]["fused_forward"], rows["all"]["fused_forward"]) == ("0", "14")
+    assert rows["all"]["fused_backward"] == "14"
+    assert "| unet3d | mixed_float16 |" in _run("report", out)
+
+
+def _run_all(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["benchmarks/run.sh", *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, "PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": ""},
+    )
+
+
+def test_all_of_them_says_what_failed(tmp_path: Path) -> None:
+    process = _run_all("-p", "layer_form", tmp_path)
+    assert process.returncode == 1
+    assert "no such part: layer_form" in process.stderr
+
+
+@pytest.mark.slow
+def test_all_of_them_at_once(tmp_path: Path) -> None:
+    process = _run_all("-q", "-j", "-p", "layer_form dense_layers layer_norm", tmp_path)
+    assert process.returncode == 1  # layer_form; but the others ran
+    assert len(_rows(tmp_path / "layer_norm.csv")) == 9 * 9
+    assert len(_rows(tmp_path / "dense_layers.csv")) == 2 * 7
+    tables = (tmp_path / "tables.md").read_text()
+    assert "**Layer norm, ms a step**" in tables and "**Five dense layers, ms a step**" in tables
+    assert "FAILED" not in (tmp_path / "log.txt").read_text()
