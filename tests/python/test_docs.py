@@ -7,9 +7,17 @@ import subprocess
 import sys
 
 import pytest
-from processes import PACKAGES, ROOT
+from processes import PACKAGES, ROOT, result
 
 PAGES = ["docs/normalizations.md", "docs/remapper.md"]
+ALL = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "kernels" / "README.md"]
+# What the README's code takes for given.
+GIVEN = """
+import keras, tensorflow as tf
+x = tf.random.normal((2, 4, 4, 4, 32))
+scale, offset = tf.ones(32), tf.zeros(32)
+model = keras.Sequential([keras.layers.LayerNormalization()])
+"""
 
 
 def _python(page: str) -> str:
@@ -27,7 +35,16 @@ def _python(page: str) -> str:
 def test_the_code_runs(page: str) -> None:
     code = _python(page)
     assert code.count("assert") >= 3
-    program = f"exec(compile({code!r}, {page!r}, 'exec'), {{'__name__': 'page'}})"
+    _run(page, code)
+
+
+def test_the_code_of_the_readme_runs_and_fuses() -> None:
+    output = _run("README.md", _python("README.md"), GIVEN)
+    assert "1 normalization found, 1 fused (1 layer_norm forward)" in output
+
+
+def _run(page: str, code: str, given: str = "") -> str:
+    program = f"{given}\nexec(compile({code!r}, {page!r}, 'exec'))"
     process = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
@@ -36,13 +53,63 @@ def test_the_code_runs(page: str) -> None:
         timeout=300,
     )
     assert process.returncode == 0, process.stderr[-4000:]
+    return process.stdout
+
+
+def test_the_picture_of_the_readme_is_what_inspect_draws() -> None:
+    code = """
+        import json, keras, tensorflow as tf, nv_norms_rewriter
+        specs = [tf.TensorSpec(shape, name=name) for name, shape in
+                 [("x", (None, 128, 768)), ("gamma", (768,)), ("beta", (768,))]]
+        norm = lambda x, gamma, beta: keras.ops.layer_normalization(x, gamma, beta, axis=-1)
+        before = tf.function(norm).get_concrete_function(*specs).graph.as_graph_def()
+        after, _ = nv_norms_rewriter.rewrite(before, device="CPU")
+        print(json.dumps([[node.name for node in graph.node] for graph in (before, after)]))
+    """
+    names = result(code)[0]
+    picture = (ROOT / "docs" / "images" / "layer_norm.svg").read_text()
+    for side, expected in zip(("before", "after"), names, strict=True):
+        drawn = re.findall(rf"<title>0_{side}/([^&<]*)</title>", picture)
+        assert sorted(drawn) == sorted(expected)
+    before, after = (len(of) for of in names)
+    assert f"before, {before} nodes, and after, {after} nodes" in (ROOT / "README.md").read_text()
 
 
 def test_links_within_the_repository_lead_somewhere() -> None:
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "kernels" / "README.md"]
     missing = []
-    for page in pages:
+    for page in ALL:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
             if "://" not in target and not (page.parent / target).exists():
                 missing.append(f"{page.relative_to(ROOT)}: {target}")
     assert not missing
+
+
+def test_commands_name_files_and_targets_that_exist() -> None:
+    targets = set(re.findall(r"^\.PHONY: (.*)", (ROOT / "Makefile").read_text(), re.M)[0].split())
+    missing, found = [], 0
+    for page in ALL:
+        text = page.read_text()
+        code = re.findall(r"`([^`\n]+)`|^(?:    |\$ )(.*)", text, re.M)
+        for line in (inline or block for inline, block in code):
+            make = re.match(r"make ([a-z ]+)", line)
+            names = make.group(1).split() if make else []
+            missing += [f"{page.name}: make {name}" for name in names if name not in targets]
+            for path in re.findall(r"(?<![\w/.])[a-z_]+/[\w/]+\.(?:py|sh|md|h|cc|cu)\b", line):
+                found += 1
+                if not any((folder / path).exists() for folder in (ROOT, page.parent)):
+                    missing.append(f"{page.name}: {path}")
+    assert not missing
+    assert found >= 20
+
+
+def test_environment_variables_are_read_somewhere() -> None:
+    named = {name for page in ALL for name in re.findall(r"NV_NORMS_[A-Z_]+", page.read_text())}
+    folders = ["python", "plugin", "kernels", "tests", "tools", "third_party", "benchmarks"]
+    files = [file for folder in folders for file in (ROOT / folder).rglob("*") if file.is_file()]
+    code = "".join(
+        file.read_text(errors="replace")
+        for file in files
+        if file.suffix in {".py", ".cc", ".h", ".cu", ".sh", ".bzl", ""}
+    )
+    assert len(named) >= 4
+    assert not {name for name in named if name not in code}
