@@ -22,11 +22,12 @@ class View(NamedTuple):
     title: str
     key: tuple[str, ...]  # columns that name a line of the table
     column: str  # whose values are the table's columns
-    value: str
+    value: str  # the column that fills the table, or a format of several
     base: str = ""  # the column that a plot of the table is relative to, if there is to be one
 
 
 _LAYER = ("layer", "batch", "size", "mode")
+_FUSED = "{fused_forward}+{fused_backward}"
 _MODEL = ("model", "mode", "size", "policy")
 _GRAPH = ("model", "policy", "batch")
 VIEWS = {
@@ -46,6 +47,7 @@ VIEWS = {
     ],
     "models": [
         View("Models, ms a step", _MODEL, "way", "ms", "stock"),
+        View("Norms that were fused, forward + backward", _MODEL, "way", _FUSED + " of {norms}"),
         View("What a step of them holds on the GPU at its peak, MiB", _MODEL, "way", "peak_mib"),
         View("Largest difference of their losses, or y, to the first", _MODEL, "way", "apart"),
     ],
@@ -57,6 +59,7 @@ VIEWS = {
         View(
             "model.fit as Keras compiles it, ms a step", ("model", "policy"), "way", "ms", "stock"
         ),
+        View("Norms that were fused, forward + backward", ("model", "policy"), "way", _FUSED),
         View("Largest difference of its losses", ("model", "policy"), "way", "apart"),
     ],
 }
@@ -81,8 +84,9 @@ def tabulate(view: View, rows: list[dict[str, str]]) -> Table:
     """A line for each key; of a cell that was measured again, the last time."""
     table: Table = defaultdict(dict)
     for row in rows:
-        if row[view.value]:
-            table[tuple(row[name] for name in view.key)][row[view.column]] = row[view.value]
+        value = view.value.format(**row) if "{" in view.value else row[view.value]
+        if value:
+            table[tuple(row[name] for name in view.key)][row[view.column]] = value
     return table
 
 
