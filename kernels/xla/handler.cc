@@ -37,7 +37,10 @@ class Attributes {
     return T();
   }
 
-  Status GetGeometry(Geometry* geometry) {
+  Formula GetFormula() { return static_cast<Formula>(Get<int64_t>("formula")); }
+
+  // The geometry, or what any value was missing.
+  Status Finish(Geometry* geometry) {
     using Numbers = ffi::Span<const int64_t>;
     const Numbers sizes = Get<Numbers>("sizes");
     const Numbers reduced = Get<Numbers>("reduced");
@@ -54,9 +57,6 @@ class Attributes {
     }
     return geometry_internal::Finish(axes, geometry);
   }
-
-  Formula GetFormula() { return static_cast<Formula>(Get<int64_t>("formula")); }
-  const Status& status() const { return status_; }
 
  private:
   const ffi::Dictionary& attributes_;
@@ -141,8 +141,7 @@ Status Read(const ffi::RemainingArgs& operands, const ffi::RemainingRets& result
   problem->epsilon = read.Get<double>("epsilon");
   const bool scale = read.Get<bool>("scale");
   const bool offset = read.Get<bool>("offset");
-  if (!read.status().ok()) return read.status();
-  const Status status = read.GetGeometry(&problem->geometry);
+  const Status status = read.Finish(&problem->geometry);
   if (!status.ok()) return status;
 
   const Geometry& g = problem->geometry;
@@ -167,8 +166,7 @@ Status Read(const ffi::RemainingArgs& operands, const ffi::RemainingRets& result
   const bool dx = read.Get<bool>("dx");
   const bool dscale = read.Get<bool>("dscale");
   const bool doffset = read.Get<bool>("doffset");
-  if (!read.status().ok()) return read.status();
-  const Status status = read.GetGeometry(&problem->geometry);
+  const Status status = read.Finish(&problem->geometry);
   if (!status.ok()) return status;
 
   const Geometry& g = problem->geometry;

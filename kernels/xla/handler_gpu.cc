@@ -9,8 +9,29 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-template <typename Plan, typename Buffers>
-Status Launch(const Plan& plan, const Buffers& buffers, const Workspace& workspace, void* stream) {
+Status Plan(const ForwardProblem& problem, const ForwardBuffers&, const cuda::Device& device,
+            cuda::ForwardPlan* plan) {
+  return cuda::PlanForward(problem, device, plan);
+}
+
+Status Plan(const BackwardProblem& problem, const BackwardBuffers& buffers,
+            const cuda::Device& device, cuda::BackwardPlan* plan) {
+  return cuda::PlanBackward(problem, device, buffers.dx != nullptr,
+                            buffers.dgamma != nullptr || buffers.dbeta != nullptr, plan);
+}
+
+template <typename Problem, typename Buffers, typename PlanType>
+Status Run(void* stream, const ffi::RemainingArgs& operands, const ffi::RemainingRets& results,
+           const ffi::Dictionary& attributes) {
+  Problem problem;
+  Buffers buffers;
+  Workspace workspace;
+  Status status = Read(operands, results, attributes, &problem, &buffers, &workspace);
+  cuda::Device device;
+  if (status.ok()) status = cuda::CurrentDevice(&device);
+  PlanType plan;
+  if (status.ok()) status = Plan(problem, buffers, device, &plan);
+  if (!status.ok()) return status;
   if (plan.workspace > workspace.bytes) {
     return Status::Internal("the kernel wants " + std::to_string(plan.workspace) +
                             " bytes of workspace, the function was compiled with " +
@@ -21,33 +42,14 @@ Status Launch(const Plan& plan, const Buffers& buffers, const Workspace& workspa
 
 ffi::Error Forward(void* stream, ffi::RemainingArgs operands, ffi::RemainingRets results,
                    ffi::Dictionary attributes) {
-  ForwardProblem problem;
-  ForwardBuffers buffers;
-  Workspace workspace;
-  Status status = Read(operands, results, attributes, &problem, &buffers, &workspace);
-  cuda::Device device;
-  if (status.ok()) status = cuda::CurrentDevice(&device);
-  cuda::ForwardPlan plan;
-  if (status.ok()) status = cuda::PlanForward(problem, device, &plan);
-  if (status.ok()) status = Launch(plan, buffers, workspace, stream);
-  return ToXla(status);
+  return ToXla(Run<ForwardProblem, ForwardBuffers, cuda::ForwardPlan>(stream, operands, results,
+                                                                      attributes));
 }
 
 ffi::Error Backward(void* stream, ffi::RemainingArgs operands, ffi::RemainingRets results,
                     ffi::Dictionary attributes) {
-  BackwardProblem problem;
-  BackwardBuffers buffers;
-  Workspace workspace;
-  Status status = Read(operands, results, attributes, &problem, &buffers, &workspace);
-  cuda::Device device;
-  if (status.ok()) status = cuda::CurrentDevice(&device);
-  cuda::BackwardPlan plan;
-  if (status.ok()) {
-    status = cuda::PlanBackward(problem, device, buffers.dx != nullptr,
-                                buffers.dgamma != nullptr || buffers.dbeta != nullptr, &plan);
-  }
-  if (status.ok()) status = Launch(plan, buffers, workspace, stream);
-  return ToXla(status);
+  return ToXla(Run<BackwardProblem, BackwardBuffers, cuda::BackwardPlan>(stream, operands, results,
+                                                                         attributes));
 }
 
 auto Signature() {
