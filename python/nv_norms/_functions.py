@@ -62,11 +62,7 @@ def fused_layer_norm(
       y, and mean and inv_std = 1 / sqrt(variance + epsilon), both [N] with one element for each
       vector that is normalized, in the order of x's other axes.
     """
-    x = check.as_input(x)
-    scale, offset = _parameters(scale, offset, x)
-    axes = check.as_axes(_default_axis(x, scale) if axis is None else axis, x)
-    check.check_layer_parameter(scale, "scale", x, axes)
-    check.check_layer_parameter(offset, "offset", x, axes)
+    x, scale, offset, axes = _along_axes(x, scale, offset, axis)
     y, mean, rstd = layer_norm_op(x, scale, offset, axes, epsilon)
     return Normalized(y, _flat(mean), _flat(rstd))
 
@@ -88,11 +84,7 @@ def fused_rms_norm(
     Returns:
       y, and inv_std = 1 / sqrt(mean(x^2) + epsilon), [N], as for fused_layer_norm.
     """
-    x = check.as_input(x)
-    scale, offset = _parameters(scale, offset, x)
-    axes = check.as_axes(_default_axis(x, scale) if axis is None else axis, x)
-    check.check_layer_parameter(scale, "scale", x, axes)
-    check.check_layer_parameter(offset, "offset", x, axes)
+    x, scale, offset, axes = _along_axes(x, scale, offset, axis)
     y, rstd = rms_norm_op(x, scale, offset, axes, epsilon)
     return RMSNormalized(y, _flat(rstd))
 
@@ -119,9 +111,7 @@ def fused_instance_norm(
     """
     x = check.as_input(x)
     check.check_rank(x, 3, check_format(data_format))
-    scale, offset = _parameters(scale, offset, x)
-    check.check_channel_parameter(scale, "scale", x, data_format)
-    check.check_channel_parameter(offset, "offset", x, data_format)
+    scale, offset = _of_channels(scale, offset, x, data_format)
     return Normalized(*group_norm_op(x, scale, offset, -1, data_format, epsilon))
 
 
@@ -149,9 +139,7 @@ def fused_group_norm(
     x = check.as_input(x)
     check.check_rank(x, 2, check_format(data_format))
     groups = check.check_groups(groups, x, data_format)
-    scale, offset = _parameters(scale, offset, x)
-    check.check_channel_parameter(scale, "scale", x, data_format)
-    check.check_channel_parameter(offset, "offset", x, data_format)
+    scale, offset = _of_channels(scale, offset, x, data_format)
     return Normalized(*group_norm_op(x, scale, offset, groups, data_format, epsilon))
 
 
@@ -225,6 +213,27 @@ def _parameters(scale: Any, offset: Any, x: tf.Tensor) -> tuple[list[tf.Tensor],
     scales = check.as_parameter(scale, "scale", x)
     offsets = check.as_parameter(offset, "offset", x)
     check.check_same_type(scales, offsets)
+    return scales, offsets
+
+
+def _along_axes(
+    x: Any, scale: Any, offset: Any, axis: int | Sequence[int] | None
+) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor], list[int]]:
+    """The arguments of a layer or RMS norm, checked, and its axes."""
+    x = check.as_input(x)
+    scale, offset = _parameters(scale, offset, x)
+    axes = check.as_axes(_default_axis(x, scale) if axis is None else axis, x)
+    check.check_layer_parameter(scale, "scale", x, axes)
+    check.check_layer_parameter(offset, "offset", x, axes)
+    return x, scale, offset, axes
+
+
+def _of_channels(
+    scale: Any, offset: Any, x: tf.Tensor, data_format: str
+) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    scales, offsets = _parameters(scale, offset, x)
+    check.check_channel_parameter(scales, "scale", x, data_format)
+    check.check_channel_parameter(offsets, "offset", x, data_format)
     return scales, offsets
 
 
