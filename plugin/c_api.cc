@@ -39,7 +39,7 @@ char* NvNormsReport() { return Copy(nv_norms::ToJson(nv_norms::Report())); }
 void NvNormsClearReport() { nv_norms::ClearReport(); }
 
 int NvNormsRewrite(const void* graph_def, size_t size, const char* device, const char* fetches,
-                   void** out, size_t* out_size, char** records_json, char** error) {
+                   int layouts, void** out, size_t* out_size, char** records_json, char** error) {
   *out = nullptr;
   *out_size = 0;
   *records_json = nullptr;
@@ -55,7 +55,8 @@ int NvNormsRewrite(const void* graph_def, size_t size, const char* device, const
     if (!name.empty()) names.push_back(name);
   }
   std::vector<nv_norms::Record> records;
-  const absl::Status status = nv_norms::RewriteOffline(device, names, &graph, &records);
+  const absl::Status status =
+      nv_norms::RewriteOffline(device, names, layouts != 0, &graph, &records);
   if (!status.ok()) {
     *error = Copy(std::string(status.message()));
     return 1;

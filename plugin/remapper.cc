@@ -310,7 +310,7 @@ absl::StatusOr<bool> Remap(tensorflow::GraphDef* graph, TF_GrapplerItem* item,
   const int before = view.num_nodes();
   Shapes shapes(item, &view);
   const absl::Time start = absl::Now();
-  const bool has_layouts = HoldsFusedNorm(view) && HasLayoutTransposes(view);
+  const bool has_layouts = options.layouts && HoldsFusedNorm(view) && HasLayoutTransposes(view);
   if (!anchors.empty() || has_layouts || options.check) {
     const absl::Status inferred = shapes.Infer();
     if (!inferred.ok()) return inferred;
@@ -323,12 +323,14 @@ absl::StatusOr<bool> Remap(tensorflow::GraphDef* graph, TF_GrapplerItem* item,
   }
   RestoreSums(&view);
   bool changed = Remapper(&view, &shapes, options, records).Run(anchors);
-  changed = ImproveLayout(
-                &view, &shapes,
-                [&](int node) { return OnDevice(view.def(node).device(), options.device_type); },
-                [&](int node) { return options.preserve.count(view.name(node)) > 0; },
-                options.graph_name, records) ||
-            changed;
+  if (options.layouts) {
+    changed = ImproveLayout(
+                  &view, &shapes,
+                  [&](int node) { return OnDevice(view.def(node).device(), options.device_type); },
+                  [&](int node) { return options.preserve.count(view.name(node)) > 0; },
+                  options.graph_name, records) ||
+              changed;
+  }
   if (changed) view.Compact();
   const auto fused = std::count_if(records->begin(), records->end(),
                                    [](const Record& r) { return r.reason == Reason::kNone; });

@@ -18,7 +18,8 @@ struct RemapperOptions {
   std::unordered_set<std::string> preserve;  // names of nodes that must stay
   std::unordered_set<std::string> feeds;     // names of nodes whose values come from outside
   std::string graph_name;
-  bool check = false;  // an error for a graph that is none, even if it holds no normalization
+  bool layouts = true;  // change layouts around fused norms, too
+  bool check = false;   // an error for a graph that is none, even if it holds no normalization
 };
 
 // Whether there is anything to look at: a quick answer for most graphs, read off the graph alone.

@@ -21,7 +21,8 @@ absl::StatusOr<bool> RemapItem(GrapplerItem* item, const RemapperOptions& option
   return Remap(graph, Opaque(item), options, records);
 }
 
-absl::Status RewriteFunctions(tensorflow::GraphDef* graph, std::vector<Record>* records) {
+absl::Status RewriteFunctions(bool layouts, tensorflow::GraphDef* graph,
+                              std::vector<Record>* records) {
   const tensorflow::FunctionLibraryDefinition library(tensorflow::OpRegistry::Global(),
                                                       graph->library());
   for (tensorflow::FunctionDef& function : *graph->mutable_library()->mutable_function()) {
@@ -33,6 +34,7 @@ absl::Status RewriteFunctions(tensorflow::GraphDef* graph, std::vector<Record>* 
       continue;
     }
     RemapperOptions options;
+    options.layouts = layouts;
     options.preserve = item.NodesToPreserve();
     options.graph_name = function.signature().name();
     tensorflow::GraphDef rewritten;
@@ -51,13 +53,15 @@ absl::Status RewriteFunctions(tensorflow::GraphDef* graph, std::vector<Record>* 
 }  // namespace
 
 absl::Status RewriteOffline(const std::string& device, const std::vector<std::string>& fetches,
-                            tensorflow::GraphDef* graph, std::vector<Record>* records) {
+                            bool layouts, tensorflow::GraphDef* graph,
+                            std::vector<Record>* records) {
   GrapplerItem item;
   item.id = "graph";
   item.graph = *graph;
   RemapperOptions options;
   options.graph_name = item.id;
   options.check = true;
+  options.layouts = layouts;
   {
     GraphView view(graph);
     if (!view.ok()) return absl::InvalidArgumentError(view.error());
@@ -91,7 +95,7 @@ absl::Status RewriteOffline(const std::string& device, const std::vector<std::st
     }
     *graph = std::move(rewritten);
   }
-  return graph->has_library() ? RewriteFunctions(graph, records) : absl::OkStatus();
+  return graph->has_library() ? RewriteFunctions(layouts, graph, records) : absl::OkStatus();
 }
 
 }  // namespace nv_norms

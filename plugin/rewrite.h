@@ -12,9 +12,11 @@ namespace nv_norms {
 
 // The pass outside of a running program: on a GraphDef and on every function of its library.
 // `fetches`: names of nodes to keep; if empty, the nodes that nobody reads. `device`: put on nodes
-// that name none while the pass looks at them; "" leaves them so.
+// that name none while the pass looks at them; "" leaves them so. `layouts`: whether layouts around
+// fused norms may change, too; a node then may give another layout than before under its name.
 absl::Status RewriteOffline(const std::string& device, const std::vector<std::string>& fetches,
-                            tensorflow::GraphDef* graph, std::vector<Record>* records);
+                            bool layouts, tensorflow::GraphDef* graph,
+                            std::vector<Record>* records);
 
 }  // namespace nv_norms
 

@@ -91,8 +91,8 @@ class Core:
             "NvNormsClearReport": (None, []),
             "NvNormsRewrite": (
                 ctypes.c_int,
-                [text, ctypes.c_size_t, text, text, to(pointer), to(ctypes.c_size_t)]
-                + [to(pointer), to(pointer)],
+                [text, ctypes.c_size_t, text, text, ctypes.c_int]
+                + [to(pointer), to(ctypes.c_size_t), to(pointer), to(pointer)],
             ),
             "NvNormsCudaDriver": (ctypes.c_int, [to(pointer)]),
             "NvNormsFree": (None, [pointer]),
@@ -136,9 +136,13 @@ class Core:
         return usable, self._take(message.value).decode()
 
     def rewrite(
-        self, graph: bytes, device: str, fetches: str
+        self, graph: bytes, device: str, fetches: str, layouts: bool
     ) -> tuple[bytes, list[dict[str, Any]]]:
-        """Runs the pass on a serialized GraphDef; RuntimeError with the library's sentence."""
+        """Runs the pass on a serialized GraphDef; RuntimeError with the library's sentence.
+
+        layouts: whether layouts around fused norms may change; a node that keeps its name may then
+        give another layout than before.
+        """
         out, records, error = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
         size = ctypes.c_size_t()
         code = self._c.NvNormsRewrite(
@@ -146,6 +150,7 @@ class Core:
             len(graph),
             device.encode(),
             fetches.encode(),
+            int(layouts),
             ctypes.byref(out),
             ctypes.byref(size),
             ctypes.byref(records),

@@ -45,7 +45,7 @@ def rewrite(
         )
     names = _fetched_nodes(graph_def, fetches)
     rewritten, records = core.rewrite(
-        graph_def.SerializeToString(), _device_name(device), ",".join(names)
+        graph_def.SerializeToString(), _device_name(device), ",".join(names), layouts=True
     )
     result = tf.compat.v1.GraphDef.FromString(rewritten)
     return result, Report(Record.from_json(record) for record in records)

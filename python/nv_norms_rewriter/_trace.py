@@ -177,7 +177,10 @@ def _rewrite(core: _library.Core, graph: Any, where: str) -> None:
         for node in before.node:
             node.device = ""
     kept = ",".join(_trace_graph.kept_nodes(graph))
-    serialized, records = core.rewrite(before.SerializeToString(), f"/device:{device_type}:0", kept)
+    # Layouts stay: an edit relies on nodes that keep their names to keep their meaning.
+    serialized, records = core.rewrite(
+        before.SerializeToString(), f"/device:{device_type}:0", kept, False
+    )
     if not records:
         return
     for record in records:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from traced import Layer, close, found, ops_in, result
 
 import nv_norms_rewriter
+import oracle
 from nv_norms_rewriter import _library, _process, _trace_graph, _xla_rule
 
 pytestmark = pytest.mark.usefixtures("every_norm")
@@ -98,6 +99,29 @@ def test_all_or_none(
     assert (found(), found("backward")) == (expected, expected)
     assert len(nv_norms_rewriter.report()) == 6
     assert bool(ops_in(function.get_concrete_function(x).graph)) == bool(expected)
+
+
+GAMMA = np.arange(1.0, 6.0)
+
+
+def transposed(x: tf.Tensor) -> tf.Tensor:
+    """An instance norm channels last, between ops channels first; sizes do not tell which."""
+    h = tf.transpose(tf.nn.relu(x), [0, 2, 3, 1])
+    mean, variance = tf.nn.moments(h, [1, 2], keepdims=True)
+    h = (h - mean) * tf.math.rsqrt(variance + 1e-3) * tf.constant(GAMMA, tf.float32)
+    return tf.tanh(tf.transpose(tf.nn.relu(h), [0, 3, 1, 2]))
+
+
+@pytest.mark.parametrize("choice,fused", [("all", 1), ("none", 0)])
+def test_layouts_stay(rng: np.random.Generator, choice: str, fused: int) -> None:
+    x = rng.normal(size=(2, 5, 5, 5))
+    nv_norms_rewriter.configure(xla=choice)
+    function = tf.function(transposed, jit_compile=True, autograph=False)
+    h = np.maximum(x, 0)
+    xhat = oracle.layer_norm(h, None, None, (2, 3), 1e-3).y
+    y = np.maximum(xhat * GAMMA[:, None, None], 0)
+    close(function(tf.constant(x, tf.float32)), np.tanh(y))
+    assert [(r.kind, r.fused) for r in nv_norms_rewriter.report()] == [("instance_norm", fused)]
 
 
 @pytest.mark.parametrize("rows,size,fused", [(512, 768, True), (4, 10, False)])
