@@ -7,6 +7,7 @@
 #include <string>
 
 #include "google/protobuf/arena.h"
+#include "kernels/cuda/driver.h"
 #include "plugin/remapper.h"
 #include "plugin/report.h"
 #include "tensorflow/c/tf_buffer.h"
@@ -82,13 +83,18 @@ void Optimize(void* self, const TF_Buffer* serialized, const TF_GrapplerItem* it
   if (!MayHoldNormalizations(grappler_item.graph, grappler_item.id)) {
     return Abort(status, "no normalization to fuse");
   }
+  const char* const device_type = static_cast<const Optimizer*>(self)->device_type;
+  // TensorFlow has started CUDA by now, which importing must not.
+  if (std::strcmp(device_type, "GPU") == 0 && NvNormsCudaDevices(nullptr) == 0) {
+    return Abort(status, "the kernels cannot run on these GPUs");
+  }
   google::protobuf::Arena arena;  // a graph of many nodes is long to free one by one
   auto& graph = *google::protobuf::Arena::Create<tensorflow::GraphDef>(&arena);
   if (!graph.ParseFromArray(serialized->data, static_cast<int>(serialized->length))) {
     return Abort(status, "the graph cannot be parsed");
   }
   RemapperOptions options;
-  options.device_type = static_cast<const Optimizer*>(self)->device_type;
+  options.device_type = device_type;
   options.graph_name = grappler_item.id;
   for (const auto& [name, tensor] : grappler_item.feed) {
     options.feeds.insert(name.substr(0, name.find(':')));

@@ -26,7 +26,7 @@ def _why_no_gpu() -> str:
         return "TensorFlow finds no GPU on this machine"
     from nv_norms_rewriter import _library
 
-    usable, message = _library.core().cuda_driver()
+    usable, message = _library.core().cuda_devices()
     return "" if usable else message
 
 

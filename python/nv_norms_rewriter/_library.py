@@ -95,6 +95,7 @@ class Core:
                 + [to(pointer), to(ctypes.c_size_t), to(pointer), to(pointer)],
             ),
             "NvNormsCudaDriver": (ctypes.c_int, [to(pointer)]),
+            "NvNormsCudaDevices": (ctypes.c_int, [to(pointer)]),
             "NvNormsFree": (None, [pointer]),
         }
         for name, (result, arguments) in signatures.items():
@@ -130,9 +131,19 @@ class Core:
         self._c.NvNormsClearReport()
 
     def cuda_driver(self) -> tuple[bool, str]:
-        """Whether the GPU kernels can run on this machine's driver; if not, a sentence why."""
+        """Whether the GPU kernels can run on this machine's driver; if not, a sentence why.
+
+        Does not start CUDA: the process may still fork, or set CUDA_VISIBLE_DEVICES.
+        """
+        return self._ask(self._c.NvNormsCudaDriver)
+
+    def cuda_devices(self) -> tuple[bool, str]:
+        """Whether they can run on all visible GPUs; if not, a sentence why. Starts CUDA."""
+        return self._ask(self._c.NvNormsCudaDevices)
+
+    def _ask(self, function: Any) -> tuple[bool, str]:
         message = ctypes.c_void_p()
-        usable = bool(self._c.NvNormsCudaDriver(ctypes.byref(message)))
+        usable = bool(function(ctypes.byref(message)))
         return usable, self._take(message.value).decode()
 
     def rewrite(
@@ -196,6 +207,15 @@ def core() -> Core:
             memory["core"] = str(path)
             return library
     return _open(memory["core"])
+
+
+def gpus_are_usable() -> bool:
+    """Whether the kernels can run on the GPUs; starts CUDA. If not, the user is told once."""
+    library = core()
+    usable, why = library.cuda_devices()
+    if not usable and library.cuda_driver()[0]:  # else importing has said it
+        _process.say_once(f"normalizations on a GPU stay as they are: {why}")
+    return usable
 
 
 def _load_ops(path: str) -> ModuleType:

@@ -199,11 +199,22 @@ def report() -> Report:
     if _process.loaded_core() is None:
         return Report()
     memory = _process.state()
+    _look_at_gpus(memory)
     values = _library.core().records()
     with memory["lock"]:
         for count, (position, value) in enumerate(memory["traced"]):
             values.insert(position + count, value)
     return Report((Record.from_json(value) for value in values), memory["notices"])
+
+
+def _look_at_gpus(memory: dict[str, Any]) -> None:
+    """What is wrong with them shows only once TensorFlow has started them."""
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    started = getattr(context.context(), "_initialized", False)
+    if started and "GPU" in memory["plugins"] and tf.config.list_logical_devices("GPU"):
+        _library.gpus_are_usable()
 
 
 def clear_report() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import processes
@@ -252,6 +253,55 @@ print(json.dumps([right(y), len(report), list(report.notices), str(report)]))
     assert len(got[2]) == 1 and got[2][0].startswith(notice)
     assert notice in got[3]
     assert stderr.count(notice) == 1
+
+
+# What the driver's library is asked for, one line each.
+LIBCUDA = """
+#include <stdio.h>
+#include <stdlib.h>
+extern "C" {
+static int say(const char* what) {
+  FILE* log = fopen(getenv("CUDA_LOG"), "a");
+  fprintf(log, "%s\\n", what);
+  fclose(log);
+  return 100;  // there is no device
+}
+int cuInit(unsigned flags) { return say("cuInit"); }
+int cuDriverGetVersion(int* version) { *version = 13000; say("cuDriverGetVersion"); return 0; }
+int cuGetProcAddress_v2(const char* name) { return say("cuGetProcAddress_v2"); }
+int cuGetProcAddress(const char* name) { return say("cuGetProcAddress"); }
+}
+"""
+
+
+def test_importing_does_not_start_cuda(tmp_path: Path) -> None:
+    source, library = tmp_path / "cuda.cc", tmp_path / "libcuda.so.1"
+    source.write_text(LIBCUDA)
+    (tmp_path / "log").touch()
+    subprocess.run(["g++", "-shared", "-fPIC", "-o", library, source], check=True)
+    (build, imported, gpu, devices, asked), _ = result(
+        """
+import ctypes, json, os
+from nv_norms_rewriter import _library, _process
+
+def asked():
+    with open(os.environ["CUDA_LOG"]) as log:
+        return log.read().split()
+
+imported = asked()
+devices = _library.core().cuda_devices()
+ctypes.CDLL("libcuda.so.1").cuInit(0)
+print(json.dumps([_library.core().build_info(), imported, _process.state()["plugins"]["GPU"],
+                  devices, asked()]))
+""",
+        LD_LIBRARY_PATH=str(tmp_path),
+        CUDA_LOG=str(tmp_path / "log"),
+    )
+    if not build["cuda"]:
+        pytest.skip("built without a CUDA compiler")
+    assert set(imported) == {"cuDriverGetVersion"} and gpu == "registered"
+    assert devices[0] is False and "no usable NVIDIA GPU" in devices[1]
+    assert asked[-1] == "cuInit", "the log shows it where it is called"
 
 
 def test_two_threads_import_at_once() -> None:
