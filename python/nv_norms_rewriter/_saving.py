@@ -20,7 +20,6 @@ from . import _options, _process
 # Marks the ops that a trace put in the place of others.
 MARK = "_nv_norms_traced"
 
-
 _raw = threading.local()
 
 
@@ -35,6 +34,11 @@ def raw() -> Iterator[None]:
         _raw.depth = before
 
 
+def is_raw() -> bool:
+    """Whether this thread is inside raw()."""
+    return getattr(_raw, "depth", 0) > 0
+
+
 def install() -> None:
     """Has TensorFlow hand out GraphDefs without marked ops, once per process."""
     from tensorflow.python.framework import ops
@@ -44,7 +48,7 @@ def install() -> None:
     @functools.wraps(write)
     def as_graph_def(self: Any, *arguments: Any, **keywords: Any) -> Any:
         result = write(self, *arguments, **keywords)
-        if not getattr(_raw, "depth", 0) and _options.get("saved_models") == "stock":
+        if not is_raw() and _options.get("saved_models") == "stock":
             try:
                 with raw():
                     lower(result[0])

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import _library, _options, _process, _xla_rule
+from . import _library, _options, _process, _saving, _xla_rule
 
 # One of these takes the inverse root in every normalization.
 _ROOTS = frozenset({"Rsqrt", "Sqrt", "Pow", "FusedBatchNormV3"})
@@ -36,33 +36,47 @@ def install() -> None:
     if memory["hooked"]:
         return
     try:
-        from tensorflow.python.eager.polymorphic_function import transform
-        from tensorflow.python.framework import func_graph, ops
-        from tensorflow.python.ops import control_flow_ops
-        from tensorflow.python.saved_model import save_context
-
-        for owner, name in (
-            (save_context, "in_save_context"),
-            (ops, "executing_eagerly_outside_functions"),
-            (control_flow_ops, "XLAControlFlowContext"),
-            (func_graph, "FuncGraph"),
-            (ops.Graph, "_create_op_internal"),
-            (ops.Operation, "_update_input"),
-            (ops.Operation, "_add_control_inputs"),
-            (ops.Operation, "_remove_all_control_inputs"),
-        ):
-            getattr(owner, name)
-        from . import _saving, _tape
-
-        _saving.install()
-        _tape.install()
-        transform.FUNC_GRAPH_TRANSFORMS.append(_transform)
-        memory["hooked"] = True
+        transforms = _transforms()
+        _saving.install()  # the last thing that may fail
     except (ImportError, AttributeError) as error:
-        _process.say_once(
-            "normalizations in functions that XLA compiles stay as they are: this TensorFlow has "
-            f"other inner parts than the ones that were built for ({error})"
-        )
+        _say_other_parts("in functions that XLA compiles", error)
+        return
+    transforms.append(_transform)
+    memory["hooked"] = True
+    try:
+        from . import _tape
+
+        _tape.install()
+    except (ImportError, AttributeError) as error:
+        _say_other_parts("in functions that a tape outside of them differentiates", error)
+
+
+def _transforms() -> list[Callable[[Any], None]]:
+    """TensorFlow's list; an error if anything else that we need of its inner parts is missing."""
+    from tensorflow.python.eager.polymorphic_function import transform
+    from tensorflow.python.framework import func_graph, ops
+    from tensorflow.python.ops import control_flow_ops
+    from tensorflow.python.saved_model import save_context
+
+    for owner, name in (
+        (save_context, "in_save_context"),
+        (ops, "executing_eagerly_outside_functions"),
+        (control_flow_ops, "XLAControlFlowContext"),
+        (func_graph, "FuncGraph"),
+        (ops.Graph, "_create_op_internal"),
+        (ops.Operation, "_update_input"),
+        (ops.Operation, "_add_control_inputs"),
+        (ops.Operation, "_remove_all_control_inputs"),
+    ):
+        getattr(owner, name)
+    return transform.FUNC_GRAPH_TRANSFORMS
+
+
+def _say_other_parts(which: str, error: Exception) -> None:
+    _process.say_once(
+        f"normalizations {which} stay as they are: this TensorFlow has other inner parts than the "
+        f"one that this was built for ({error})"
+    )
 
 
 def _transform(graph: Any) -> None:
@@ -94,11 +108,9 @@ def _look(graph: Any, where_of: Callable[[Any], str | None]) -> None:
             setattr(graph, _LOOKED_AT, True)
             _rewrite(core, graph, where)
     except Exception as error:  # noqa: BLE001 (whatever it is, the user's trace must go on)
-        _process.logger.warning(
-            "nv_norms_rewriter: the normalizations in %s stay as they are: %s: %s",
-            getattr(graph, "name", "a function"),
-            type(error).__name__,
-            error,
+        name = getattr(graph, "name", "a function")
+        _process.say_once(
+            f"the normalizations in {name} stay as they are: {type(error).__name__}: {error}"
         )
 
 
@@ -117,7 +129,10 @@ def _may_be_edited(graph: Any) -> bool:
     from tensorflow.python.framework import func_graph, ops
     from tensorflow.python.saved_model import save_context
 
-    if not isinstance(graph, func_graph.FuncGraph) or save_context.in_save_context():
+    if not isinstance(graph, func_graph.FuncGraph):
+        return False
+    # What is traced there is to hold TensorFlow's own ops.
+    if save_context.in_save_context() or _saving.is_raw():
         return False
     # A v1 graph is written out with the functions in it.
     return ops.executing_eagerly_outside_functions()
@@ -170,7 +185,7 @@ def _rewrite(core: _library.Core, graph: Any, where: str) -> None:
     from . import _trace_graph
 
     device_type = _device_type()
-    if device_type not in _SERVED or (device_type == "GPU" and not core.cuda_driver()[0]):
+    if device_type not in _SERVED or (device_type == "GPU" and not _library.gpus_are_usable()):
         return
     before = _trace_graph.describe(graph)
     if where == "xla":  # which compiles all of a function for one device
@@ -188,7 +203,8 @@ def _rewrite(core: _library.Core, graph: Any, where: str) -> None:
     try:
         edit = _trace_graph.Edit(graph, before, type(before).FromString(serialized))
         left = _left(graph, edit, records, device_type) if where == "xla" else []
-        edit.apply(left)
+        if any(record["fused"] for record in records):
+            edit.apply(left)
     except Exception as error:  # noqa: BLE001 (reported; the graph is as it was)
         _process.logger.warning(
             "nv_norms_rewriter: the normalizations in %s stay as they are: %s", graph.name, error
@@ -209,35 +225,51 @@ def _rewrite(core: _library.Core, graph: Any, where: str) -> None:
 def _left(graph: Any, edit: Any, records: list[dict[str, Any]], device_type: str) -> list[str]:
     """The fused nodes that are left out because XLA does as well; their records say so."""
     mode = _options.get("xla")
-    left = []
-    for i, record in enumerate(records):
-        if record["direction"] != "forward" or not record["fused"] or mode == "all":
-            continue
-        group = [record]
-        if i + 1 < len(records) and records[i + 1]["direction"] == "backward":
-            group.append(records[i + 1])
+    left: list[str] = []
+    if mode == "all":
+        return left
+    for group in _groups(records):
+        node = edit.fused_node(group[0])
         why = "configure(xla='none') leaves every normalization to XLA"
         if mode != "none":
-            why = _xla_rule.why_left(_norm(graph, record, group, device_type))
+            why = _xla_rule.why_left(_norm(graph, group, node, device_type))
         if why:
-            left.append(edit.fused_node(record["outputs"][0]))
+            left.append(node.name)
             for each in group:
                 if each["fused"]:
                     each.update(fused=False, reason=LEFT, detail=why)
     return left
 
 
-def _norm(
-    graph: Any, record: dict[str, Any], group: list[dict[str, Any]], device_type: str
-) -> _xla_rule.Norm:
-    x, y = (_tensor(graph, record[key][0]) for key in ("inputs", "outputs"))
+def _groups(records: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """What is fused, each forward with its gradients; a gradient may be without its forward."""
+    groups: list[list[dict[str, Any]]] = []
+    for record in records:
+        if record["direction"] == "forward":
+            groups.append([record])
+        elif record["direction"] == "backward":
+            forward = groups[-1][0] if groups else None
+            if forward and forward["inputs"] and forward["inputs"][0] in record["inputs"]:
+                groups[-1].append(record)
+            else:
+                groups.append([record])
+    return [group for group in groups if group[0]["fused"]]
+
+
+def _norm(graph: Any, group: list[dict[str, Any]], node: Any, device_type: str) -> _xla_rule.Norm:
+    record = group[0]
+    if record["direction"] == "forward":
+        x, y = (_tensor(graph, record[key][0]) for key in ("inputs", "outputs"))
+        gradients = [each["fused"] for each in group[1:]]
+    else:  # whose inputs are dy, x, gamma; nobody asks for y
+        x, y, gradients = _tensor(graph, record["inputs"][1]), None, [True]
     shape = None
     if x is not None and x.shape.rank is not None:
         shape = tuple(x.shape.as_list())
     named = record["device"].rpartition("device:")[2].partition(":")[0]
     return _xla_rule.Norm(
         kind=record["kind"],
-        gradient="" if len(group) == 1 else "fused" if group[1]["fused"] else "stock",
+        gradient="" if not gradients else "fused" if all(gradients) else "stock",
         shape=shape,
         axes=tuple(record["axes"]),
         dtype={"half": "float16", "float": "float32", "double": "float64"}.get(

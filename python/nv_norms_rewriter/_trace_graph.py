@@ -110,15 +110,31 @@ class Edit:
         self._made: dict[str, tf.Operation | None] = {}
         self._left: frozenset[str] = frozenset()
 
-    def fused_node(self, output: str) -> str:
-        """Name of the fused node that computes (part of) the forward record's output."""
-        name, _ = split(output)
+    def fused_node(self, record: dict[str, Any]) -> NodeDef:
+        """The fused forward node of a record; where it is left out, its gradients are, too."""
+        name, _ = split(record["outputs"][0])
+        if record["direction"] == "backward":
+            return self._forward_of(name)
         for node in self._after.values():
             if node.op in FORWARD_OPS and (
                 node.name == name or node.name.startswith(f"{name}/{node.op}")
             ):
-                return node.name
-        raise UnexpectedGraphError(f"no fused op computes {output}")
+                return node
+        raise UnexpectedGraphError(f"no fused op computes {name}")
+
+    def _forward_of(self, name: str) -> NodeDef:
+        """The forward of the gradient op that computes (part of) the output of node `name`."""
+        waiting, seen = [name], {name}
+        for name in waiting:  # outwards, the nearest first
+            node = self._after[name]
+            sources = [split(i)[0] for i in node.input]
+            if node.op in FUSED_OPS - FORWARD_OPS:  # whose last input is rstd
+                rstd = [i for i in node.input if not i.startswith("^")][-1]
+                return self._after[split(rstd)[0]]
+            new = [s for s in sources if s in self._after and s not in seen and self._is_changed(s)]
+            seen.update(new)
+            waiting += new
+        raise UnexpectedGraphError(f"no fused op computes {waiting[0]}")
 
     def apply(self, left: Iterable[str] = ()) -> int:
         """Edits the graph; the fused nodes in `left`, and what needs them, are left out.

@@ -255,6 +255,46 @@ print(json.dumps([right(y), len(report), list(report.notices), str(report)]))
     assert stderr.count(notice) == 1
 
 
+OTHER_PARTS = {
+    "tensorflow.python.eager.polymorphic_function.concrete_function": (
+        "_FirstOrderTapeGradientFunctions",
+        "in functions that a tape outside of them differentiates",
+        ["graph", "xla"],
+    ),
+    "tensorflow.python.eager.polymorphic_function.transform": (
+        "FUNC_GRAPH_TRANSFORMS",
+        "in functions that XLA compiles",
+        ["graph"],
+    ),
+}
+
+
+@pytest.mark.parametrize("module", OTHER_PARTS)
+def test_goes_on_without_inner_parts_that_tensorflow_lacks(module: str) -> None:
+    part, where, served = OTHER_PARTS[module]
+    got, stderr = result(
+        NORM
+        + f"""
+import importlib
+module = importlib.import_module("{module}")
+kept = module.{part}
+del module.{part}
+import nv_norms_rewriter
+nv_norms_rewriter.enable()
+nv_norms_rewriter.configure(xla="all")
+module.{part} = kept  # TensorFlow itself needs it
+ys = [norm()(x), tf.function(norm().python_function, jit_compile=True)(x)]
+report = nv_norms_rewriter.report()
+print(json.dumps([[right(y) for y in ys], sorted(r.where for r in report.fused),
+                  list(report.notices)]))
+"""
+    )
+    assert got[:2] == [[True, True], served]
+    (notice,) = got[2]
+    assert notice.startswith(f"normalizations {where} stay as they are") and part in notice
+    assert stderr.count(where) == 1
+
+
 # What the driver's library is asked for, one line each.
 LIBCUDA = """
 #include <stdio.h>

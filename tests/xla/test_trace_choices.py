@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,57 @@ def test_layouts_stay(rng: np.random.Generator, choice: str, fused: int) -> None
     y = np.maximum(xhat * GAMMA[:, None, None], 0)
     close(function(tf.constant(x, tf.float32)), np.tanh(y))
     assert [(r.kind, r.fused) for r in nv_norms_rewriter.report()] == [("instance_norm", fused)]
+
+
+@pytest.mark.parametrize("choice", ["all", "none"])
+@pytest.mark.parametrize("losses", [1, 2])
+def test_gradients_alone_and_of_two_losses(
+    layers: list[Layer], x: tf.Tensor, rng: np.random.Generator, choice: str, losses: int
+) -> None:
+    """Of one loss, y is not asked for, and only the gradient is found."""
+    dys = [rng.normal(size=SHAPE) for _ in range(losses)]
+
+    @tf.function(jit_compile=True, autograph=False)
+    def function(x: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            y = layers[0](x)
+        given = [tf.constant(dy, tf.float32) for dy in dys]
+        gradients = [tape.gradient(y, x, output_gradients=dy) for dy in given]
+        return gradients if losses == 1 else [y, *gradients]
+
+    nv_norms_rewriter.configure(xla=choice)
+    got = function(x)
+    exact = [layers[0].exact_gradients(x, dy)[0] for dy in dys]
+    for actual, expected in zip(got[-losses:], exact, strict=True):
+        close(actual, expected)
+    report = nv_norms_rewriter.report()
+    assert [r.direction for r in report].count("backward") == losses
+    assert {(r.fused, r.reason) for r in report} == {
+        (True, "") if choice == "all" else (False, "left_to_xla")
+    }
+    made = ops_in(function.get_concrete_function(x).graph)
+    assert made == ({"FusedLayerNorm", "FusedLayerNormGrad"} if choice == "all" else set())
+
+
+def hlo(function: Any, *inputs: Any) -> str:
+    """The compiled function, without names and numbers that differ from trace to trace."""
+    text = function.experimental_get_compiler_ir(*inputs)(stage="optimized_hlo")
+    text = re.sub(r"_function_\d+__", "_function_", text)
+    return re.sub(r", metadata=\{[^}]*\}", "", text)
+
+
+def test_what_is_left_is_compiled_as_without_us(layers: list[Layer], x: tf.Tensor) -> None:
+    with nv_norms_rewriter.disabled():
+        stock = hlo(step(layers), x)
+    for choice in ("none", "auto"):  # auto: too small to pay
+        nv_norms_rewriter.configure(xla=choice)
+        nv_norms_rewriter.clear_report()
+        function = step(layers)
+        assert hlo(function, x) == stock
+        assert len(nv_norms_rewriter.report().refused) == 6
+    nv_norms_rewriter.configure(xla="all")
+    assert "nv_norms_forward" in hlo(step(layers), x)
 
 
 @pytest.mark.parametrize("rows,size,fused", [(512, 768, True), (4, 10, False)])
@@ -247,7 +299,9 @@ def test_no_trace_fails(
     assert_same(step(layers)(x), stock(layers, x))
     assert found() == 0
     assert "stay as they are" in caplog.text
-    if where != "rewrite":
+    if where == "rewrite":
+        assert "stay as they are: RuntimeError: broken" in str(nv_norms_rewriter.report())
+    else:
         assert {r.reason for r in nv_norms_rewriter.report()} == {"cannot_be_edited"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import gc
 from typing import Any
 
@@ -238,6 +239,56 @@ def test_branches_with_the_tape_outside(layer: Layer, x: tf.Tensor, dy: tf.Tenso
     gradients = tape.gradient(y, [x, layer.gamma, layer.beta], output_gradients=dy)
     for actual, exact in zip(gradients, layer.exact_gradients(x, dy), strict=True):
         close(actual, exact)
+
+
+def test_cases_and_maps(layer: Layer, x: tf.Tensor) -> None:
+    @tf.function(jit_compile=True, autograph=False)
+    def function(x: tf.Tensor, which: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        y = tf.switch_case(which, [lambda: layer(x), lambda: layer(x + 1.0), lambda: 2.0 * x])
+        return y, tf.map_fn(layer, x)
+
+    value = x.numpy()
+    for which, exact in enumerate((layer.exact(value), layer.exact(value + 1.0), 2.0 * value)):
+        y, mapped = function(x, tf.constant(which))
+        close(y, exact)
+        close(mapped, layer.exact(value))
+    assert found() == 3
+
+
+def test_recomputed_forward(layer: Layer, x: tf.Tensor, dy: tf.Tensor) -> None:
+    @tf.function(jit_compile=True, autograph=False)
+    def function(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.recompute_grad(lambda x: layer(tf.nn.relu(x)))(x)
+        return y, tape.gradient(y, x, output_gradients=dy)
+
+    y, dx = function(x)
+    relu = np.maximum(x, 0.0)
+    close(y, layer.exact(relu))
+    close(dx, layer.exact_gradients(relu, dy)[0] * (x.numpy() > 0))
+    assert found() >= 1
+
+
+def test_threads_trace_at_once(rng: np.random.Generator, x: tf.Tensor, dy: tf.Tensor) -> None:
+    layers = [Layer(rng, SHAPE[-1]) for _ in range(6)]
+
+    def step(layer: Layer) -> list[tf.Tensor]:
+        @tf.function(jit_compile=True, autograph=False)
+        def function(x: tf.Tensor) -> list[tf.Tensor]:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = layer(x)
+            return [y, tape.gradient(y, x, output_gradients=dy)]
+
+        return function(x)
+
+    with concurrent.futures.ThreadPoolExecutor(len(layers)) as pool:
+        got = list(pool.map(step, layers))
+    for layer, (y, dx) in zip(layers, got, strict=True):
+        close(y, layer.exact(x))
+        close(dx, layer.exact_gradients(x, dy)[0])
+    assert (found(), found("backward")) == (len(layers), len(layers))
 
 
 def test_loops(layer: Layer, x: tf.Tensor) -> None:

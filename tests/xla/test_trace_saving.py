@@ -12,7 +12,7 @@ import tensorflow as tf
 from traced import Layer, close, found, ops_in, result
 
 import nv_norms_rewriter
-from nv_norms_rewriter import _saving
+from nv_norms_rewriter import _process, _saving
 
 pytestmark = pytest.mark.usefixtures("every_norm")
 
@@ -298,6 +298,25 @@ def test_failure_to_lower_is_said(
     monkeypatch.setattr(_saving, "lower", broken)
     tf.saved_model.save(module, str(tmp_path), module.compiled.get_concrete_function())
     assert "holds fused normalizations" in caplog.text and "broken" in caplog.text
+
+
+def test_frozen_graphs_hold_stock_ops(module: Module, x: np.ndarray) -> None:
+    from tensorflow.python.framework import convert_to_constants
+
+    concrete = module.compiled.get_concrete_function()
+    frozen = convert_to_constants.convert_variables_to_constants_v2(concrete)
+    assert ops_in(concrete.graph) == {"FusedLayerNorm"} and not ops_in(frozen.graph)
+    close(frozen(tf.constant(x))[0], module.layer.exact(x))
+
+
+def test_graphs_hold_stock_ops_where_another_plugin_holds_the_cpu(
+    module: Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There every function is rewritten when it is traced; not those that stand for our ops."""
+    monkeypatch.setitem(_process.state(), "held", {"CPU"})
+    concrete = module.gradients.get_concrete_function()
+    assert ops_in(concrete.graph) == {"FusedLayerNorm", "FusedLayerNormGrad"}
+    assert not any(op.startswith("Fused") for op in _ops(concrete.graph.as_graph_def()))
 
 
 def test_converters_find_stock_ops(module: Module, x: np.ndarray) -> None:
