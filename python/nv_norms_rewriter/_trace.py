@@ -272,6 +272,8 @@ def _norm(graph: Any, group: list[dict[str, Any]], node: Any, device_type: str) 
         gradient="" if not gradients else "fused" if all(gradients) else "stock",
         shape=shape,
         axes=tuple(record["axes"]),
+        data_format=node.attr["data_format"].s.decode() if "data_format" in node.attr else "",
+        groups=node.attr["groups"].i if "groups" in node.attr else 0,
         dtype={"half": "float16", "float": "float32", "double": "float64"}.get(
             record["dtype"], record["dtype"]
         ),

@@ -17,6 +17,8 @@ class Norm:
         too, "stock" if the gradient stays as it is (and then needs what XLA computed forward).
       shape: of x; None for an unknown size, or for an unknown rank.
       axes: the normalized axes, as the graph counts them.
+      data_format: "N...C" or "NC..." for instance and group norm, "" for the others.
+      groups: of channels, for group norm; 0 for the others.
       dtype: of x ("float32").
       device_type: "CPU" or "GPU", where the function will probably run.
       producer: the op that computes x ("AddV2"), behind casts and views.
@@ -27,6 +29,8 @@ class Norm:
     gradient: str
     shape: tuple[int | None, ...] | None
     axes: tuple[int, ...]
+    data_format: str
+    groups: int
     dtype: str
     device_type: str
     producer: str

@@ -1,12 +1,28 @@
-"""Which normalizations are left to XLA on a GPU: the table's answers to cases that it measured."""
+"""Which normalizations are left to XLA on a GPU: what the nearest measured case says."""
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from typing import Any
 
 import pytest
+from traced import ROOT
 
-from nv_norms_rewriter import _xla_rule
+from nv_norms_rewriter import _xla_measured_gpu, _xla_rule, _xla_rule_gpu
+
+# Near enough to what was measured to read, far enough from it to be told apart.
+TABLE = (
+    ("layer_norm", "rows", 4, True, "", 768, 768, 16384 * 768, 1.65, "16384 x 768"),
+    ("layer_norm", "rows", 4, True, "residual", 768, 768, 16384 * 768, 1.35, "16384 x 768"),
+    ("layer_norm", "rows", 4, True, "activation", 768, 768, 16384 * 768, 0.9, "16384 x 768"),
+    ("layer_norm", "rows", 4, True, "", 8192, 8192, 16384 * 8192, 1.04, "16384 x 8192"),
+    ("layer_norm", "rows", 2, True, "", 768, 768, 16384 * 768, 1.55, "16384 x 768"),
+    ("layer_norm", "rows", 2, True, "", 100, 100, 10**8, 0.99, "1000000 x 100"),
+    ("instance_norm", "channels last", 4, False, "", 32, 96**3, 2 * 96**3 * 32, 1.18, "96"),
+    ("instance_norm", "channels last", 4, False, "", 256, 24**3, 2 * 24**3 * 256, 0.88, "24"),
+    ("group_norm", "channels first", 4, False, "", 16 * 56**2, 16 * 56**2, 10**7, 1.3, "56"),
+)
 
 
 def left(kind: str, shape: Any, axes: tuple[int, ...], **changed: Any) -> str:
@@ -15,6 +31,8 @@ def left(kind: str, shape: Any, axes: tuple[int, ...], **changed: Any) -> str:
         "dtype": "float32",
         "producer": "MatMul",
         "readers": ("MatMul", "AddV2"),
+        "data_format": "",
+        "groups": 0,
         **changed,
     }
     return _xla_rule.why_left(
@@ -22,24 +40,30 @@ def left(kind: str, shape: Any, axes: tuple[int, ...], **changed: Any) -> str:
     )
 
 
-GELU = {"readers": ("Mul", "Erf")}
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_xla_rule_gpu, "MEASURED", TABLE)
+
+
 FORWARD = {"gradient": ""}
 HALF = {"dtype": "bfloat16"}
+LAST = FORWARD | {"data_format": "N...C"}
+FIRST = FORWARD | {"data_format": "NC..."}
 
 
+@pytest.mark.usefixtures("table")
 @pytest.mark.parametrize(
     "kind,shape,axes,changed",
     [
         ("layer_norm", (16384, 768), (-1,), {}),
-        ("layer_norm", (None, 768), (-1,), HALF),
-        ("layer_norm", (None, 512, 768), (2,), HALF | GELU),
-        ("layer_norm", (16384, 768), (-1,), HALF | FORWARD),
-        ("layer_norm", (10, 10_000_000), (-1,), HALF),
-        ("rms_norm", (8192, 4096), (1,), {"dtype": "float16"}),
-        ("layer_norm", (8, 16, 16, 64), (-3, -2, -1), {}),
-        ("instance_norm", (2, 96, 96, 96, 32), (-4, -3, -2), HALF),
-        ("instance_norm", (2, 12, 12, 12, 256), (1, 2, 3), HALF | GELU),
-        ("instance_norm", (None, None, None, 64), (1, 2), FORWARD),
+        ("layer_norm", (32, 512, 768), (2,), {}),
+        ("layer_norm", (8000, 2, 384), (1, 2), {}),
+        ("layer_norm", (None, 512, 768), (2,), {"producer": "AddV2"}),
+        ("layer_norm", (16384, 768), (-1,), HALF),
+        ("layer_norm", (16384, 768), (-1,), {"dtype": "float16"}),
+        ("instance_norm", (2, 96, 96, 96, 32), (-4, -3, -2), LAST),
+        ("instance_norm", (None, 90, 90, 90, 48), (-4, -3, -2), LAST),
+        ("group_norm", (2, 256, 56, 56), (1, 2, 3), FIRST | {"groups": 16}),
     ],
 )
 def test_what_was_measured_to_pay_is_fused(
@@ -48,23 +72,76 @@ def test_what_was_measured_to_pay_is_fused(
     assert left(kind, shape, axes, **changed) == ""
 
 
+NOT_MEASURED = "nothing like it was measured"
+
+
+@pytest.mark.usefixtures("table")
 @pytest.mark.parametrize(
     "kind,shape,axes,changed,why",
     [
-        ("layer_norm", (16384, 768), (-1,), HALF | FORWARD | GELU, "elementwise"),
-        ("layer_norm", (1_000_000, 100), (-1,), HALF, "not a multiple of 8"),
-        ("layer_norm", (100, 1_000_000), (-1,), {}, "50,000"),
-        ("layer_norm", (2, 300, 9), (1,), {}, "not measured"),
-        ("layer_norm", None, (-1,), {}, "not measured"),
+        ("layer_norm", (16384, 768), (-1,), {"readers": ("Mul", "Erf")}, "0.90 times as fast"),
+        ("layer_norm", (16384, 4096), (-1,), {}, "1.04 times as fast"),
+        ("layer_norm", (100_000, 100), (-1,), HALF, "0.99 times as fast"),
+        ("layer_norm", (16384, 100_000), (-1,), {}, NOT_MEASURED),
+        ("layer_norm", (16, 768), (-1,), {}, NOT_MEASURED),
+        ("layer_norm", (16384, 766), (-1,), {}, NOT_MEASURED),
+        ("layer_norm", (16384, 768), (-1,), FORWARD, NOT_MEASURED),
+        ("layer_norm", (16384, 768), (-1,), HALF | {"producer": "AddV2"}, NOT_MEASURED),
+        ("layer_norm", (None, None, None), (-1,), {}, "1.04 times as fast"),
+        ("layer_norm", (2, 300, 9), (1,), {}, NOT_MEASURED),
+        ("layer_norm", None, (-1,), {}, NOT_MEASURED),
+        ("rms_norm", (16384, 768), (-1,), {}, NOT_MEASURED),
         ("layer_norm", (16384, 768), (-1,), {"gradient": "stock"}, "gradient stays"),
-        ("layer_norm", (16384, 768), (-1,), {"dtype": "float64"}, "float64"),
-        ("group_norm", (2, 56, 56, 256), (1, 2), {}, "not measured"),
-        ("instance_norm", (2, 32, 64, 64), (2, 3), {}, "not measured"),
-        ("instance_norm", (2, 96, 96, 96, 32), (1, 2, 3), HALF | GELU, "elementwise"),
-        ("instance_norm", (2, 24, 24, 24, 128), (1, 2, 3), HALF, "ten million"),
+        ("layer_norm", (16384, 768), (-1,), {"dtype": "float64"}, "float64 was not measured"),
+        ("instance_norm", (2, 24, 24, 24, 256), (1, 2, 3), LAST, "0.88 times as fast"),
+        ("instance_norm", (None, None, None, None, 32), (1, 2, 3), LAST, "0.88 times as fast"),
+        ("instance_norm", (2, 32, 96, 96, 96), (2, 3, 4), FIRST, NOT_MEASURED),
+        ("group_norm", (2, 56, 56, 256), (1, 2, 3), LAST | {"groups": 16}, NOT_MEASURED),
+        ("group_norm", (2, 256, 56, 56), (1, 2, 3), FIRST | {"groups": 1}, NOT_MEASURED),
     ],
 )
 def test_the_others_are_left_with_a_reason(
     kind: str, shape: Any, axes: tuple[int, ...], changed: dict[str, Any], why: str
 ) -> None:
     assert why in left(kind, shape, axes, **changed)
+
+
+MEASURED = [_xla_rule_gpu.Measured(*line) for line in _xla_measured_gpu.MEASURED]
+
+
+@pytest.mark.parametrize("m", MEASURED, ids=lambda m: f"{m.kind} {m.shape} {m.neighbours}")
+def test_each_measured_case_decides_itself(m: _xla_rule_gpu.Measured) -> None:
+    sizes, dtype = m.shape.rsplit(" ", 1)
+    shape = tuple(int(size) for size in sizes.split(" x "))
+    axes, data_format, groups = (-1,), "", 0
+    if m.layout != "rows":
+        first = m.layout == "channels first"
+        data_format = "NC..." if first else "N...C"
+        axes = tuple(range(2, len(shape))) if first else tuple(range(1, len(shape) - 1))
+        channels = shape[1 if first else -1]
+        if m.kind == "group_norm":
+            groups = channels * (m.elements // shape[0] // channels) // m.size
+    why = left(
+        m.kind,
+        shape,
+        axes,
+        dtype=dtype,
+        gradient="fused" if m.gradient else "",
+        producer="AddV2" if m.neighbours in ("residual", "both") else "MatMul",
+        readers=("Tanh",) if m.neighbours in ("activation", "both") else ("MatMul",),
+        data_format=data_format,
+        groups=groups,
+    )
+    assert (why == "") == (m.speedup >= 1.05), why
+    assert not why or f"{m.speedup:.2f} times" in why
+
+
+def test_the_table_is_what_was_measured() -> None:
+    path = ROOT / "benchmarks" / "xla_rule.py"
+    spec = importlib.util.spec_from_file_location("xla_rule", path)
+    assert spec is not None and spec.loader is not None
+    xla_rule = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(xla_rule)
+    text = xla_rule.OUT.read_text()
+    sources = re.findall(r"benchmarks/results/[-\w]+\.md", text)
+    assert sources and xla_rule.module([ROOT / source for source in sources]) == text

@@ -190,7 +190,19 @@ def test_rule_decides(rng: np.random.Generator, rows: int, size: int, fused: boo
         assert "left_to_xla" in str(nv_norms_rewriter.report())
 
 
-NORM = _xla_rule.Norm("layer_norm", "fused", (64, 128, 768), (-1,), "float32", "CPU", "MatMul", ())
+NORM = _xla_rule.Norm(
+    kind="layer_norm",
+    gradient="fused",
+    shape=(64, 128, 768),
+    axes=(-1,),
+    data_format="",
+    groups=0,
+    dtype="float32",
+    device_type="CPU",
+    producer="MatMul",
+    readers=(),
+)
+LAST = {"data_format": "N...C"}
 
 
 @pytest.mark.parametrize(
@@ -209,8 +221,11 @@ NORM = _xla_rule.Norm("layer_norm", "fused", (64, 128, 768), (-1,), "float32", "
         ({"dtype": "bfloat16", "kind": "rms_norm"}, True),
         ({"dtype": "bfloat16"}, False),
         ({"dtype": "float64"}, True),
-        ({"kind": "group_norm", "shape": (2, 512, 512, 3)}, True),
-        ({"kind": "instance_norm", "shape": (2, 64, 64, 64)}, False),
+        ({"dtype": "float16"}, True),
+        ({"axes": (1,)}, True),
+        (LAST | {"kind": "group_norm", "shape": (2, 512, 512, 3), "groups": 3}, True),
+        (LAST | {"kind": "instance_norm", "shape": (2, 64, 64, 64)}, False),
+        ({"kind": "instance_norm", "shape": (2, 64, 64, 64), "data_format": "NC..."}, True),
     ],
 )
 def test_rule_for_cpus(change: dict[str, Any], left: bool) -> None:
