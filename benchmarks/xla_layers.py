@@ -1,12 +1,15 @@
 """Single normalizations inside functions that XLA compiles: XLA's own code against the fused ops.
 
-Usage: python benchmarks/xla_layers.py [--what seeds groups neighbours] [--out FILE] [--small]
+Usage: python benchmarks/xla_layers.py [--what seeds groups neighbours] [--seconds N] [--out FILE]
+
+`python benchmarks/xla_rule.py FILE` then writes the table by which the rewriter decides.
 
 Each case is one tf.function(jit_compile=True) with a chain of a Keras layer, as in a model: all
 forwards, then, for cases with a gradient, all backwards. Barriers keep XLA from fusing one link
 with the next, so that a link is what lies between two matrix products or convolutions. A chain is
 long enough that the GPU, not the host, sets the time, which is given for one link. The two ways
-take turns; medians. The copy is a chain of x + 1: one read and one write of x.
+take turns; medians. The copy is a chain of x + 1: one read and one write of x. All functions are
+traced and compiled first, then measured one by one; --seconds cuts the list of cases.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import argparse
 import concurrent.futures
 import dataclasses
 import functools
+import math
 import pathlib
 import statistics
 import time
@@ -32,11 +36,18 @@ VOLUMES = [(2, 128, 128, 128, 32), (4, 64, 64, 64, 64), (8, 64, 64, 64, 128), (8
 UNET = [(2, 96, 96, 96, 32), (2, 48, 48, 48, 64), (2, 24, 24, 24, 128), (2, 12, 12, 12, 256)]
 # BERT-base 32 x 512; ConvNeXtTiny's first and last stage at 64 images; a wide decoder.
 MODELS = [(16384, 768), (200704, 96), (3136, 768), (8192, 4096)]
+WHAT = ("seeds", "groups", "neighbours", "kinds")
+# ResNet-like and diffusion models with 32 groups.
+IMAGES = [(32, 56, 56, 256), (8, 64, 64, 320), (4, 128, 128, 128)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """kind: "layer" or "instance"; neighbours: of "", "residual", "activation", "both"."""
+    """A layer and what is around it.
+
+    kind: "layer", "rms", "instance" or "group 32", the last two with " first" for channels first.
+    neighbours: of "", "residual", "activation", "both".
+    """
 
     kind: str
     shape: tuple[int, ...]
@@ -59,17 +70,40 @@ def cases(what: str, small: bool) -> list[Case]:
             for near in ("", "residual", "activation", "both"):
                 found += [Case("layer", s, "bfloat16", backward, near) for s in MODELS]
                 found += [Case("layer", s, "float32", backward, near) for s in MODELS[:2]]
-            for near in ("", "activation"):
+            for near in ("", "activation", "residual"):
                 found += [Case("instance", s, "bfloat16", backward, near) for s in UNET]
                 found += [Case("instance", s, "float32", backward, near) for s in UNET[:1]]
+        if what == "kinds":
+            for near in ("", "residual"):
+                found += [Case("rms", s, t, backward, near) for t in types for s in MODELS[::3]]
+            for near in ("", "activation"):
+                found += [Case("group 32", s, "bfloat16", backward, near) for s in IMAGES]
+                found += [Case("group 32", IMAGES[0], "float32", backward, near)]
+                found += [Case("group 32 first", first(IMAGES[0]), "bfloat16", backward, near)]
+                found += [
+                    Case("instance first", first(s), "bfloat16", backward, near) for s in UNET[:2]
+                ]
+            found += [Case("instance first", first(UNET[0]), "float32", backward)]
+            found += [Case("layer", (65536, 250), t, backward) for t in types]
     if small:
-        found = [dataclasses.replace(c, shape=tuple(min(n, 6) for n in c.shape)) for c in found]
+        found = [dataclasses.replace(c, shape=tiny(c)) for c in found]
     return [dataclasses.replace(c, links=links(c)) for c in found]
+
+
+def first(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape with its last axis, the channels, second."""
+    return (shape[0], shape[-1], *shape[1:-1])
+
+
+def tiny(case: Case) -> tuple[int, ...]:
+    channels = 1 if case.kind.endswith("first") else len(case.shape) - 1
+    grouped = case.kind.startswith("group")
+    return tuple(64 if grouped and i == channels else min(n, 6) for i, n in enumerate(case.shape))
 
 
 def links(case: Case) -> int:
     """Enough for the GPU to be busier than the host, but not too long to compile."""
-    return max(4, min(8, 400_000_000 // tf.TensorShape(case.shape).num_elements()))
+    return max(2, min(8, 200_000_000 // tf.TensorShape(case.shape).num_elements()))
 
 
 @tf.custom_gradient
@@ -82,10 +116,15 @@ def barrier(x: tf.Tensor) -> Any:
 
 def make_layer(case: Case) -> keras.layers.Layer:
     policy = "float32" if case.dtype == "float32" else f"mixed_{case.dtype}"
-    if case.kind == "layer":
+    kind, *words = case.kind.split()
+    if kind == "layer":
         layer = keras.layers.LayerNormalization(dtype=policy)
+    elif kind == "rms":
+        layer = keras.layers.RMSNormalization(dtype=policy)
     else:
-        layer = keras.layers.GroupNormalization(groups=-1, dtype=policy)
+        groups = int(words[0]) if kind == "group" else -1
+        axis = 1 if "first" in words else -1
+        layer = keras.layers.GroupNormalization(groups, axis, dtype=policy)
     layer.build(case.shape)
     return layer
 
@@ -100,7 +139,7 @@ def function(case: Case) -> Callable[..., Any]:
             x = x + residual if case.neighbours in ("residual", "both") else x
             x = layer(x)
             if case.neighbours in ("activation", "both"):
-                x = tf.nn.gelu(x) if case.kind == "layer" else tf.nn.leaky_relu(x)
+                x = tf.nn.gelu(x) if case.kind == "layer" else tf.nn.leaky_relu(x, 0.01)
             x = barrier(x)
         return x
 
@@ -140,10 +179,11 @@ def once(run: Callable[..., Any], given: list[tf.Tensor], calls: int) -> float:
     return 1e3 * (time.perf_counter() - start) / calls
 
 
-def copy_of(case: Case) -> Callable[..., Any]:
+@functools.cache
+def copy_of(links: int) -> Callable[..., Any]:
     @tf.function(jit_compile=True, autograph=False)
     def copy(x: tf.Tensor, *_: tf.Tensor) -> tf.Tensor:
-        for _ in range(case.links):
+        for _ in range(links):
             x = barrier(x + 1)
         return x
 
@@ -152,10 +192,10 @@ def copy_of(case: Case) -> Callable[..., Any]:
 
 def measure(case: Case, run: dict[str, Callable[..., Any]]) -> dict[str, float]:
     given = arguments(case)
-    run = {**run, "copy": copy_of(case)}
+    run = {**run, "copy": copy_of(case.links)}
     for way in run.values():
         once(way, given, 2)
-    calls = max(3, min(40, int(15 / max(once(run["XLA"], given, 3), 0.05))))
+    calls = max(3, min(40, int(10 / max(once(run["XLA"], given, 3), 0.05))))
     times: dict[str, list[float]] = {way: [] for way in run}
     for _ in range(7):
         for way in run:
@@ -169,6 +209,7 @@ def measure(case: Case, run: dict[str, Callable[..., Any]]) -> dict[str, float]:
 def check(case: Case, run: dict[str, Callable[..., Any]]) -> float:
     """The largest difference between the two ways, as a part of the largest value."""
     given = arguments(case)
+    copy_of(case.links)(*given)
     worst = 0.0
     pairs = zip(*(tf.nest.flatten(run[way](*given)) for way in run), strict=True)
     for stock, ours in pairs:
@@ -200,10 +241,10 @@ def trace(case: Case) -> dict[str, Callable[..., Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--what", nargs="+", default=["seeds", "groups", "neighbours"])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--what", nargs="+", default=list(WHAT), choices=WHAT)
     parser.add_argument("--out", type=pathlib.Path)
-    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--small", action="store_true", help="tiny tensors, to see that it runs")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after so long")
     options = parser.parse_args()
     start = time.perf_counter()
@@ -213,41 +254,46 @@ def main() -> None:
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     todo = [case for what in options.what for case in cases(what, options.small)]
-    todo.sort(key=lambda c: not c.backward)
-    # XLA compiles for seconds: the next cases' functions while one is measured would disturb it, so
-    # a batch is compiled on all cores, then measured alone.
-    for first in range(0, len(todo), 16):
-        batch = todo[first : first + 16]
-        runs = [trace(case) for case in batch]
+    # What is cut at the end is what matters least.
+    todo.sort(key=lambda c: (not c.backward, c.neighbours != ""))
 
-        def compile_now(pair: tuple[Case, dict[str, Any]]) -> float:
-            try:
-                return check(*pair)
-            except tf.errors.OpError as error:  # the other cases are worth having
-                print(f"{pair[0]}: {error.message}")
-                return float("nan")
+    def compile_now(case: Case, run: dict[str, Callable[..., Any]]) -> float:
+        try:
+            return check(case, run)
+        except tf.errors.OpError as error:  # the other cases are worth having
+            print(f"{case}: {error.message}")
+            return float("nan")
 
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            apart = list(pool.map(compile_now, zip(batch, runs, strict=True)))
-        sync()
-        for case, run, difference in zip(batch, runs, apart, strict=True):
-            if difference != difference:
-                continue
-            if time.perf_counter() - start > options.seconds:
+    # XLA compiles for seconds, on all cores, and while it does nothing can be measured.
+    waiting = []
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for case in dict.fromkeys(todo):
+            if time.perf_counter() - start > 0.55 * options.seconds:
                 break
-            ms = measure(case, run)
-            lines.append(
-                f"| {case.kind} | {' x '.join(map(str, case.shape))} | {case.dtype} "
-                f"| {'forward + backward' if case.backward else 'forward'} | {case.neighbours} "
-                f"| {ms['XLA']:.4f} | {ms['fused']:.4f} | {ms['XLA'] / ms['fused']:.2f} "
-                f"| {ms['copy']:.4f} | {bytes_of(case) / ms['fused'] / 1e6:.0f} "
-                f"| {100 * ms['spread']:.0f} % | {difference:.1e} |"
-            )
-            print(lines[-1], flush=True)
-            if options.out:
-                options.out.write_text("\n".join(lines) + "\n")
-        del runs
-    print(f"{len(lines) - 2} cases in {time.perf_counter() - start:.0f} s")
+            run = trace(case)
+            waiting.append((case, run, pool.submit(compile_now, case, run)))
+        rest = 0.65 * options.seconds - (time.perf_counter() - start)
+        concurrent.futures.wait([compiled for *_, compiled in waiting], max(0.0, rest))
+        pool.shutdown(cancel_futures=True)
+    sync()
+    print(f"{len(waiting)} of {len(todo)} compiled in {time.perf_counter() - start:.0f} s")
+    for case, run, compiled in waiting:
+        if time.perf_counter() - start > options.seconds:
+            break
+        if compiled.cancelled() or math.isnan(compiled.result()):
+            continue
+        ms = measure(case, run)
+        lines.append(
+            f"| {case.kind} | {' x '.join(map(str, case.shape))} | {case.dtype} "
+            f"| {'forward + backward' if case.backward else 'forward'} | {case.neighbours} "
+            f"| {ms['XLA']:.4f} | {ms['fused']:.4f} | {ms['XLA'] / ms['fused']:.2f} "
+            f"| {ms['copy']:.4f} | {bytes_of(case) / ms['fused'] / 1e6:.0f} "
+            f"| {100 * ms['spread']:.0f} % | {compiled.result():.1e} |"
+        )
+        print(lines[-1], flush=True)
+        if options.out:
+            options.out.write_text("\n".join(lines) + "\n")
+    print(f"{len(lines) - 2} of {len(todo)} cases in {time.perf_counter() - start:.0f} s")
 
 
 if __name__ == "__main__":
