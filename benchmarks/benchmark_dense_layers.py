@@ -62,10 +62,8 @@ def _step(norm: Callable[[], Any] | None, batch: int, units: int, xla: bool) -> 
 
 def measure_size(batch: int, units: int, options: Any) -> list[dict[str, Any]]:
     """A row for each column of the table."""
-    calls, fused = {}, {}
-    for name, (norm, xla, rewriter) in NORMS.items():
-        calls[name] = _step(norm, batch, units, xla)
-        fused[name] = measure.first_call(calls[name], rewriter)
+    calls = {name: _step(norm, batch, units, xla) for name, (norm, xla, _) in NORMS.items()}
+    fused = {name: measure.first_call(call, NORMS[name][2]) for name, call in calls.items()}
     taken = measure.times(calls, options.repeat, options.rounds)
     return [
         {

@@ -74,21 +74,22 @@ def _distance(got: list[np.ndarray], expected: list[np.ndarray]) -> float:
 
 def measure_model(name: str, mode: str, options: Any) -> list[dict[str, Any]]:
     """A row for each way."""
-    calls: dict[str, Callable[[], tf.Tensor]] = {}
-    columns: dict[str, dict[str, Any]] = {}
-    weights, expected = None, None
+    tasks: dict[str, models.Task] = {}
     for way in options.ways:
-        xla, rewriter, policy = WAYS[way]
-        nv_norms_rewriter.configure(xla=policy)
         keras.utils.set_random_seed(models.SEED)
         task = models.MODELS[name](options.small)
         if way == "no norms":
             task = models.without_norms(task)
-            if task is None:
-                continue
-        else:
-            weights = weights or task.model.get_weights()
-            task.model.set_weights(weights)
+        elif tasks:
+            task.model.set_weights(next(iter(tasks.values())).model.get_weights())
+        if task:
+            tasks[way] = task
+    calls: dict[str, Callable[[], tf.Tensor]] = {}
+    columns: dict[str, dict[str, Any]] = {}
+    expected = None
+    for way, task in tasks.items():
+        xla, rewriter, policy = WAYS[way]
+        nv_norms_rewriter.configure(xla=policy)
         # Tracing comes into the first call, so the switch covers both.
         off = contextlib.nullcontext() if rewriter else nv_norms_rewriter.disabled()
         with off:

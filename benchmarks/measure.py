@@ -33,7 +33,6 @@ import tensorflow as tf
 import nv_norms_rewriter
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
 
 
 @functools.cache
@@ -99,10 +98,24 @@ def alone() -> Iterator[None]:
             fcntl.flock(int(lock), fcntl.LOCK_SH)
 
 
+@contextlib.contextmanager
+def _nothing_optimized() -> Iterator[None]:
+    """Raises if a function is optimized inside.
+
+    tf.random.set_seed has TensorFlow optimize all functions anew, each at its next call: one that
+    is to be stock would get fused ops.
+    """
+    nv_norms_rewriter.clear_report()
+    yield
+    if nv_norms_rewriter.report():
+        graphs = {record.graph for record in nv_norms_rewriter.report()}
+        raise RuntimeError(f"optimized while they were timed: {graphs}")
+
+
 def turns(ways: dict[str, Callable[[], float]], rounds: int | None) -> dict[str, list[float]]:
     """What each way measured in each round, in turns and alone."""
     taken: dict[str, list[float]] = {name: [] for name in ways}
-    with alone():
+    with alone(), _nothing_optimized():
         for _ in range(rounds or (3 if has_gpu() else 5)):
             for name, way in ways.items():
                 taken[name].append(way())
@@ -114,10 +127,11 @@ def times(
 ) -> dict[str, float]:
     """Milliseconds of one call of each way, in turns; two calls to warm up are not counted."""
     rounds_of: dict[str, Callable[[], float]] = {}
-    for name, call in ways.items():
-        _milliseconds(call, 1)
-        calls = repeat or min(50, max(1, round(100 / _milliseconds(call, 1))))
-        rounds_of[name] = functools.partial(_milliseconds, call, calls)
+    with _nothing_optimized():
+        for name, call in ways.items():
+            _milliseconds(call, 1)
+            calls = repeat or min(50, max(1, round(100 / _milliseconds(call, 1))))
+            rounds_of[name] = functools.partial(_milliseconds, call, calls)
     return {name: statistics.median(taken) for name, taken in turns(rounds_of, rounds).items()}
 
 
