@@ -83,3 +83,12 @@ def test_what_was_optimized_stays_as_it_is(x: tf.Tensor) -> None:
     with nv_norms_rewriter.disabled():
         _check(fused(x), x)
     _check(stock(x), x)
+
+
+def test_a_seed_has_functions_optimized_anew(x: tf.Tensor) -> None:
+    stock = _norm()
+    with nv_norms_rewriter.disabled():
+        stock(x)
+    tf.random.set_seed(1)
+    _check(stock(x), x)
+    assert len(nv_norms_rewriter.report().fused) == 1
