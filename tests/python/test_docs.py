@@ -10,6 +10,7 @@ import pytest
 from processes import PACKAGES, ROOT, result
 
 PAGES = ["docs/normalizations.md", "docs/remapper.md"]
+RESULTS = ROOT / "benchmarks" / "results"
 ALL = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "kernels" / "README.md"]
 # What the README's code takes for given.
 GIVEN = """
@@ -99,11 +100,24 @@ def test_figures_of_the_readme_are_those_of_the_results() -> None:
 
 def test_links_within_the_repository_lead_somewhere() -> None:
     missing = []
-    for page in ALL:
+    for page in [*ALL, *RESULTS.rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
             if "://" not in target and not (page.parent / target).exists():
                 missing.append(f"{page.relative_to(ROOT)}: {target}")
     assert not missing
+
+
+def test_each_result_is_shown_somewhere() -> None:
+    """Linked from a page, or the CSV file beside a folder's tables."""
+    shown = {
+        (page.parent / target).resolve()
+        for page in [*ALL, *RESULTS.rglob("*.md")]
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text())
+    }
+    for file in RESULTS.rglob("*.*"):
+        tables = file.suffix == ".csv" and (file.parent / "tables.md").exists()
+        assert tables or file.resolve() in shown or file == RESULTS / "README.md", file
+    assert len(shown) >= 20
 
 
 def test_commands_name_files_and_targets_that_exist() -> None:
