@@ -193,12 +193,10 @@ Status LaunchBackwardRowsAny(const BackwardPlan& plan, const BackwardBuffers& bu
   args.dgamma = dgamma;
   args.dbeta = dbeta;
   const bool warp = tile.threads <= 32;
-  const bool by_four = VectorFor(problem, buffers) == 4;
-  const KernelPointer kernel = problem.in_double()
-                                   ? (by_four ? KernelFor<double, 4>(tile.items, warp)
-                                              : KernelFor<double, 1>(tile.items, warp))
-                                   : (by_four ? KernelFor<float, 4>(tile.items, warp)
-                                              : KernelFor<float, 1>(tile.items, warp));
+  const KernelPointer kernel =
+      WithNumbers(problem.in_double(), VectorFor(problem, buffers), [&](auto zero, auto vector) {
+        return KernelFor<decltype(zero), decltype(vector)::value>(tile.items, warp);
+      });
   return LaunchKernel("normalization gradient of rows", kernel,
                       static_cast<unsigned>(AnyPartials(plan) * tile.blocks),
                       warp ? kWarpThreads : tile.threads, 0, tile.blocks, stream, args);

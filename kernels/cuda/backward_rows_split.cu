@@ -2,16 +2,11 @@
 // twice.
 #include "kernels/cuda/gradient_rows.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/split.cuh"
 
 namespace nv_norms {
 namespace cuda {
 namespace {
-
-constexpr int kSplitThreads = 512;
-constexpr int kSplitItems = 16;  // elements of a tile to a thread
-constexpr int kTileColumns = kSplitThreads * kSplitItems;
-constexpr int kApplyThreads = 256;
-constexpr int kMergeThreads = 256;
 
 struct Arguments : GradientRowArguments {
   void* tile_sums;  // of tiles: 3 numbers each
@@ -24,9 +19,10 @@ __global__ void __launch_bounds__(kSplitThreads)
     TileSumsKernel(const __grid_constant__ Arguments args) {
   constexpr int kItems = kSplitItems / VEC;
   __shared__ BlockStorage<3, A> storage;
-  const int64_t row = blockIdx.x / args.tiles;
-  const int64_t from = static_cast<int64_t>(blockIdx.x % args.tiles) * kTileColumns;
-  const int cols = static_cast<int>(min(static_cast<int64_t>(kTileColumns), args.cols - from));
+  const SplitPlace place = SplitPlaceOf(args.tiles);
+  const int64_t row = place.row;
+  const int64_t from = int64_t{place.tile} * kSplitColumns;
+  const int cols = static_cast<int>(min(static_cast<int64_t>(kSplitColumns), args.cols - from));
   const A mean = StoredMean<A>(args.buffers, args.stat, row);
   GradientRow<A, VEC, kItems, Types> data;
   data.Load(args, row * args.cols + from, cols, kSplitThreads, threadIdx.x, mean);
@@ -36,7 +32,7 @@ __global__ void __launch_bounds__(kSplitThreads)
   AddSums(data, gamma, sums);
   BlockSum(sums, &storage);
   if (threadIdx.x < 3) {
-    static_cast<A*>(args.tile_sums)[int64_t{3} * blockIdx.x + threadIdx.x] =
+    static_cast<A*>(args.tile_sums)[3 * (row * args.tiles + place.tile) + threadIdx.x] =
         threadIdx.x == 0   ? sums[0]
         : threadIdx.x == 1 ? sums[1]
                            : sums[2];
@@ -132,28 +128,6 @@ struct SplitKernels {
   void (*apply)(Arguments, int64_t);
 };
 
-template <typename A, typename Types>
-SplitKernels SplitKernelsOf(int vector) {
-  if (vector == 4) return {TileSumsKernel<A, 4, Types>, ApplyKernel<A, 4, Types>};
-  return {TileSumsKernel<A, 1, Types>, ApplyKernel<A, 1, Types>};
-}
-
-template <typename A>
-SplitKernels SplitKernelsFor(const BackwardProblem& problem, int vector) {
-  if constexpr (sizeof(A) == 4) {
-    if (UsualTypes(problem)) {
-      if (problem.x == DType::kFloat) return SplitKernelsOf<A, FixedTypes<float>>(vector);
-      if (problem.x == DType::kHalf) return SplitKernelsOf<A, FixedTypes<__half>>(vector);
-      return SplitKernelsOf<A, FixedTypes<__nv_bfloat16>>(vector);
-    }
-  }
-  return SplitKernelsOf<A, AnyTypes<A>>(vector);
-}
-
-int64_t TilesOf(const BackwardProblem& problem) {
-  return CeilDiv(problem.geometry.rows.cols, kTileColumns);
-}
-
 template <typename A>
 Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, void* terms,
                 void* tile_sums, void* dgamma, void* dbeta, void* stream) {
@@ -165,8 +139,12 @@ Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, void* 
   args.dgamma = dgamma;
   args.dbeta = dbeta;
   args.tile_sums = tile_sums;
-  args.tiles = static_cast<int>(TilesOf(problem));
-  const SplitKernels kernels = SplitKernelsFor<A>(problem, vector);
+  args.tiles = static_cast<int>(SplitTiles(problem.geometry.rows));
+  const auto kernels = WithSplitTypes<A>(problem, vector, [](auto* types, auto numbers) {
+    using Types = std::remove_pointer_t<decltype(types)>;
+    constexpr int kVector = decltype(numbers)::value;
+    return SplitKernels{TileSumsKernel<A, kVector, Types>, ApplyKernel<A, kVector, Types>};
+  });
   NV_NORMS_RETURN_IF_ERROR(LaunchKernel("gradient sums of tiles", kernels.sums,
                                         static_cast<unsigned>(args.rows * args.tiles),
                                         kSplitThreads, 0, 1, stream, args));
@@ -183,11 +161,6 @@ Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, void* 
 
 }  // namespace
 
-bool BackwardSplitFits(const BackwardProblem& problem) {
-  const RowLayout& layout = problem.geometry.rows;
-  return layout.cols < kMostColumns && layout.rows * TilesOf(problem) < kMostColumns;
-}
-
 // Chunks of rows in the second pass; shape and device alone decide. The last one may be short, none
 // is empty. The sums of a single one are whole: they are stored as the result.
 int64_t SplitPartials(const BackwardPlan& plan) {
@@ -199,7 +172,7 @@ int64_t SplitPartials(const BackwardPlan& plan) {
 }
 
 int64_t BackwardSplitBytes(const BackwardProblem& problem) {
-  return Align16(problem.geometry.rows.rows * TilesOf(problem) * 3 *
+  return Align16(problem.geometry.rows.rows * SplitTiles(problem.geometry.rows) * 3 *
                  SizeOfNumber(problem.in_double()));
 }
 

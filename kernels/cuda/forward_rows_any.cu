@@ -57,58 +57,34 @@ __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
   A values[ITEMS][VEC];
   ConvertRow<A, VEC, ITEMS>(args.x, bits, cols, threads, rank, first, values);
 
-  const A count = static_cast<A>(cols);
-  A shift = 0;
   if (!kWarp) WaitForCluster(args.blocks);
-  if (center) {
-    A sum[1] = {0};
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-#pragma unroll
-      for (int v = 0; v < VEC; ++v) sum[0] += values[i][v] - first;
-    }
-    if (kWarp) {
-      WarpSum(sum, threads);
-    } else {
-      ClusterSum(sum, &first_storage, args.blocks);
-    }
-    shift = first + sum[0] / count;
-  }
-  A sums[2] = {0, 0};
-#pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-    if (ColumnOf<VEC>(i, threads, rank) < cols) {
-#pragma unroll
-      for (int v = 0; v < VEC; ++v) {
-        const A e = values[i][v] - shift;
-        sums[0] += e;
-        sums[1] += e * e;
-      }
-    }
-  }
-  if (kWarp) {
-    WarpSum(sums, threads);
-  } else {
-    ClusterSum(sums, &second_storage, args.blocks);
-    if (args.blocks > 1) SyncCluster();
-  }
-  A low = 0;
-  A m2 = sums[1];
-  if (center) {
-    low = sums[0] / count;
-    m2 -= sums[0] * low;
-    m2 = m2 < 0 ? A(0) : m2;  // keeps NaN
-  }
-  const A rstd = InverseRoot(m2 / count + static_cast<A>(args.epsilon));
+  RowMoments<A> moments = MomentsOf(
+      values, center, first, cols, threads, rank,
+      [&](A(&sum)[1]) {
+        if (kWarp) {
+          WarpSum(sum, threads);
+        } else {
+          ClusterSum(sum, &first_storage, args.blocks);
+        }
+      },
+      [&](A(&sums)[2]) {
+        if (kWarp) {
+          WarpSum(sums, threads);
+        } else {
+          ClusterSum(sums, &second_storage, args.blocks);
+          if (args.blocks > 1) SyncCluster();
+        }
+      });
+  const A rstd = InverseRoot(moments.m2 / static_cast<A>(cols) + static_cast<A>(args.epsilon));
   if (rank == 0 && cols > 0) {
     if (args.buffers.mean != nullptr) {
-      StoreOne<A>(args.stat, args.buffers.mean, row, shift + low);
+      StoreOne<A>(args.stat, args.buffers.mean, row, moments.shift + moments.low);
     }
     StoreOne<A>(args.stat, args.buffers.rstd, row, rstd);
   }
   if (args.formula != Formula::kCenter) {
-    shift = 0;
-    low = 0;
+    moments.shift = 0;
+    moments.low = 0;
   }
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
@@ -121,7 +97,7 @@ __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
       A y[VEC];
 #pragma unroll
       for (int v = 0; v < VEC; ++v) {
-        y[v] = ((values[i][v] - shift) - low) * rstd * gamma[v] + beta[v];
+        y[v] = ((values[i][v] - moments.shift) - moments.low) * rstd * gamma[v] + beta[v];
       }
       StoreVector<A, VEC>(args.y, args.buffers.y, base + c, y);
     }
@@ -198,12 +174,10 @@ Status LaunchForwardRowsAny(const ForwardPlan& plan, const ForwardBuffers& buffe
   args.params = RowParams::Of(problem.geometry.rows);
   args.buffers = buffers;
   const bool warp = tile.threads <= 32;
-  const bool by_four = VectorFor(problem, buffers) == 4;
-  const KernelPointer kernel = problem.in_double()
-                                   ? (by_four ? KernelFor<double, 4>(tile.items, warp)
-                                              : KernelFor<double, 1>(tile.items, warp))
-                                   : (by_four ? KernelFor<float, 4>(tile.items, warp)
-                                              : KernelFor<float, 1>(tile.items, warp));
+  const KernelPointer kernel =
+      WithNumbers(problem.in_double(), VectorFor(problem, buffers), [&](auto zero, auto vector) {
+        return KernelFor<decltype(zero), decltype(vector)::value>(tile.items, warp);
+      });
   const int64_t blocks =
       warp ? CeilDiv(args.rows, kWarpThreads / tile.threads) : args.rows * tile.blocks;
   return LaunchKernel("normalization of rows", kernel, static_cast<unsigned>(blocks),

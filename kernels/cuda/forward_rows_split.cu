@@ -1,18 +1,11 @@
 // x is [rows, cols], a statistic a row. Rows too long for any team are cut into tiles and read
 // twice.
-#include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/split.cuh"
 
 namespace nv_norms {
 namespace cuda {
 namespace {
-
-constexpr int kSplitThreads = 512;
-constexpr int kSplitItems = 16;  // elements of a tile to a thread
-constexpr int kTileColumns = kSplitThreads * kSplitItems;
-constexpr int kApplyThreads = 256;
-constexpr int kMergeThreads = 256;
 
 struct Arguments {
   DType x;
@@ -34,10 +27,11 @@ __global__ void __launch_bounds__(kSplitThreads)
   constexpr int kItems = kSplitItems / VEC;
   __shared__ BlockStorage<1, A> first_storage;
   __shared__ BlockStorage<2, A> second_storage;
-  const int64_t row = blockIdx.x / args.tiles;
-  const int from = static_cast<int>(blockIdx.x % args.tiles) * kTileColumns;
+  const SplitPlace place = SplitPlaceOf(args.tiles);
+  const int64_t row = place.row;
+  const int from = place.tile * kSplitColumns;
   const int64_t base = row * args.cols + from;
-  const int cols = min(kTileColumns, args.cols - from);
+  const int cols = min(kSplitColumns, args.cols - from);
   const int rank = threadIdx.x;
   const bool center = args.formula != Formula::kRms;  // the statistics, at least
   Bits<A, VEC> bits[kItems];
@@ -47,41 +41,14 @@ __global__ void __launch_bounds__(kSplitThreads)
   A values[kItems][VEC];
   ConvertRow<A, VEC, kItems, typename Types::X>(args.x, bits, cols, kSplitThreads, rank, first,
                                                 values);
-  const A count = static_cast<A>(cols);
-  A shift = 0;
-  if (center) {
-    A sum[1] = {0};
-#pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-#pragma unroll
-      for (int v = 0; v < VEC; ++v) sum[0] += values[i][v] - first;
-    }
-    BlockSum(sum, &first_storage);
-    shift = first + sum[0] / count;
-  }
-  A sums[2] = {0, 0};
-#pragma unroll
-  for (int i = 0; i < kItems; ++i) {
-    if (ColumnOf<VEC>(i, kSplitThreads, rank) < cols) {
-#pragma unroll
-      for (int v = 0; v < VEC; ++v) {
-        const A e = values[i][v] - shift;
-        sums[0] += e;
-        sums[1] += e * e;
-      }
-    }
-  }
-  BlockSum(sums, &second_storage);
-  A low = 0;
-  A m2 = sums[1];
-  if (center) {
-    low = sums[0] / count;
-    m2 -= sums[0] * low;
-    m2 = m2 < 0 ? A(0) : m2;  // keeps NaN
-  }
+  const RowMoments<A> moments = MomentsOf(
+      values, center, first, cols, kSplitThreads, rank,
+      [&](A(&sum)[1]) { BlockSum(sum, &first_storage); },
+      [&](A(&sums)[2]) { BlockSum(sums, &second_storage); });
   if (rank == 0) {
-    args.moments[blockIdx.x] = {static_cast<double>(cols), static_cast<double>(shift) + low,
-                                static_cast<double>(m2)};
+    args.moments[row * args.tiles + place.tile] = {static_cast<double>(cols),
+                                                   static_cast<double>(moments.shift) + moments.low,
+                                                   static_cast<double>(moments.m2)};
   }
 }
 
@@ -156,36 +123,18 @@ struct SplitKernels {
   void (*apply)(Arguments, const Scaling<A>*);
 };
 
-template <typename A, typename Types>
-SplitKernels<A> SplitKernelsOf(int vector) {
-  if (vector == 4) return {TileMomentsKernel<A, 4, Types>, ApplyKernel<A, 4, Types>};
-  return {TileMomentsKernel<A, 1, Types>, ApplyKernel<A, 1, Types>};
-}
-
-template <typename A>
-SplitKernels<A> SplitKernelsFor(const ForwardProblem& problem, int vector) {
-  if constexpr (sizeof(A) == 4) {
-    if (UsualTypes(problem)) {
-      if (problem.x == DType::kFloat) return SplitKernelsOf<A, FixedTypes<float>>(vector);
-      if (problem.x == DType::kHalf) return SplitKernelsOf<A, FixedTypes<__half>>(vector);
-      return SplitKernelsOf<A, FixedTypes<__nv_bfloat16>>(vector);
-    }
-  }
-  return SplitKernelsOf<A, AnyTypes<A>>(vector);
-}
-
-int64_t TilesOf(const ForwardProblem& problem) {
-  return CeilDiv(problem.geometry.rows.cols, kTileColumns);
-}
-
 template <typename A>
 Status LaunchAs(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,
                 void* stream) {
   const ForwardProblem& problem = plan.problem;
   const int64_t rows = problem.geometry.rows.rows;
-  const int64_t tiles = TilesOf(problem);
+  const int64_t tiles = SplitTiles(problem.geometry.rows);
   const int vector = VectorFor(problem, buffers);
-  const SplitKernels<A> kernels = SplitKernelsFor<A>(problem, vector);
+  const auto kernels = WithSplitTypes<A>(problem, vector, [](auto* types, auto numbers) {
+    using Types = std::remove_pointer_t<decltype(types)>;
+    constexpr int kVector = decltype(numbers)::value;
+    return SplitKernels<A>{TileMomentsKernel<A, kVector, Types>, ApplyKernel<A, kVector, Types>};
+  });
   auto* moments = static_cast<Moments*>(workspace);
   auto* scaling = reinterpret_cast<Scaling<A>*>(static_cast<char*>(workspace) +
                                                 Align16(rows * tiles * sizeof(Moments)));
@@ -216,14 +165,9 @@ Status LaunchAs(const ForwardPlan& plan, const ForwardBuffers& buffers, void* wo
 
 }  // namespace
 
-bool ForwardSplitFits(const ForwardProblem& problem) {
-  const RowLayout& layout = problem.geometry.rows;
-  return layout.cols < kMostColumns && layout.rows * TilesOf(problem) < kMostColumns;
-}
-
 int64_t ForwardSplitBytes(const ForwardProblem& problem) {
   const int64_t rows = problem.geometry.rows.rows;
-  return Align16(rows * TilesOf(problem) * static_cast<int64_t>(sizeof(Moments))) +
+  return Align16(rows * SplitTiles(problem.geometry.rows) * static_cast<int64_t>(sizeof(Moments))) +
          Align16(rows * 3 * SizeOfNumber(problem.in_double()));
 }
 

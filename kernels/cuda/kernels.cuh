@@ -50,7 +50,6 @@ Status LaunchForwardRowsRing(const ForwardPlan& plan, const ForwardBuffers& buff
                              void* workspace, void* stream, bool* launched);
 bool ForwardAnyFits(const ForwardPlan& plan);
 Status LaunchForwardRowsAny(const ForwardPlan& plan, const ForwardBuffers& buffers, void* stream);
-bool ForwardSplitFits(const ForwardProblem& problem);
 int64_t ForwardSplitBytes(const ForwardProblem& problem);
 Status LaunchForwardRowsSplit(const ForwardPlan& plan, const ForwardBuffers& buffers,
                               void* workspace, void* stream);
@@ -70,7 +69,6 @@ bool BackwardAnyFits(const BackwardPlan& plan);
 int64_t AnyPartials(const BackwardPlan& plan);
 Status LaunchBackwardRowsAny(const BackwardPlan& plan, const BackwardBuffers& buffers, void* terms,
                              void* dgamma, void* dbeta, void* stream);
-bool BackwardSplitFits(const BackwardProblem& problem);
 int64_t SplitPartials(const BackwardPlan& plan);
 int64_t BackwardSplitBytes(const BackwardProblem& problem);
 Status LaunchBackwardRowsSplit(const BackwardPlan& plan, const BackwardBuffers& buffers,

@@ -2,13 +2,14 @@
 // number of rows. Each rung says whether it fits; read from top to bottom.
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/split.cuh"
 
 namespace nv_norms {
 namespace cuda {
 
 void PlanForwardRows(ForwardPlan* plan) {
   const ForwardProblem& problem = plan->problem;
-  plan->kernel = ForwardSplitFits(problem) ? Kernel::kRows : Kernel::kGeneral;
+  plan->kernel = SplitFits(problem.geometry.rows) ? Kernel::kRows : Kernel::kGeneral;
   if (plan->kernel == Kernel::kGeneral) return;
   plan->workspace = ForwardRingBytes(*plan);
   if (!problem.geometry.rows.by_column()) PlanForwardSegments(plan);
@@ -89,7 +90,7 @@ Places PlacesOf(const BackwardPlan& plan, const RingShape& ring, const Partials&
 void PlanBackwardRows(BackwardPlan* plan) {
   const BackwardProblem& problem = plan->problem;
   if (!problem.geometry.rows.by_column()) return PlanBackwardSegments(plan);
-  plan->kernel = BackwardSplitFits(problem) ? Kernel::kRows : Kernel::kGeneral;
+  plan->kernel = SplitFits(problem.geometry.rows) ? Kernel::kRows : Kernel::kGeneral;
   if (plan->kernel == Kernel::kGeneral) {
     plan->workspace = Align16(TermsBytes(problem));
     return;

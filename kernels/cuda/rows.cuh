@@ -3,6 +3,8 @@
 #ifndef NV_NORMS_KERNELS_CUDA_ROWS_CUH_
 #define NV_NORMS_KERNELS_CUDA_ROWS_CUH_
 
+#include <type_traits>
+
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -105,6 +107,57 @@ __device__ __forceinline__ void ConvertRow(DType type, const Bits<A, VEC> (&from
   });
 }
 
+// Of a row or a tile; mean = shift + low, m2 is the sum of squares about it.
+template <typename A>
+struct RowMoments {
+  A shift;
+  A low;
+  A m2;
+};
+
+// In two passes over registers. `first` is one of the numbers, by which the first sum is moved, and
+// stands in `values` beyond the row's end; sum_first and sum_second add up over the row's threads.
+template <typename A, int VEC, int ITEMS, typename SumFirst, typename SumSecond>
+__device__ __forceinline__ RowMoments<A> MomentsOf(const A (&values)[ITEMS][VEC], bool center,
+                                                   A first, int cols, int threads, int rank,
+                                                   const SumFirst& sum_first,
+                                                   const SumSecond& sum_second) {
+  const A count = static_cast<A>(cols);
+  RowMoments<A> out;
+  out.shift = 0;
+  if (center) {
+    A sum[1] = {0};
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) sum[0] += values[i][v] - first;
+    }
+    sum_first(sum);
+    out.shift = first + sum[0] / count;
+  }
+  A sums[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    if (ColumnOf<VEC>(i, threads, rank) < cols) {
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) {
+        const A e = values[i][v] - out.shift;
+        sums[0] += e;
+        sums[1] += e * e;
+      }
+    }
+  }
+  sum_second(sums);
+  out.low = 0;
+  out.m2 = sums[1];
+  if (center) {
+    out.low = sums[0] / count;
+    out.m2 -= sums[0] * out.low;
+    out.m2 = out.m2 < 0 ? A(0) : out.m2;  // keeps NaN
+  }
+  return out;
+}
+
 // The types of a kernel's tensors: known when it was compiled, or any.
 template <typename A>
 struct AnyTypes {
@@ -145,6 +198,17 @@ inline int VectorFor(const BackwardProblem& problem, const BackwardBuffers& buff
       VectorAligned(buffers.dy, problem.dy, 4) && VectorAligned(buffers.dx, problem.dx, 4) &&
       (!RowParams::Of(rows).by_column || VectorAligned(buffers.gamma, problem.param, 4));
   return fits ? 4 : 1;
+}
+
+// make(zero, vector), of a number of the type that is computed in and a std::integral_constant of
+// the numbers to a vector.
+template <typename Make>
+auto WithNumbers(bool in_double, int vector, const Make& make) {
+  const auto with = [&](auto zero) {
+    return vector == 4 ? make(zero, std::integral_constant<int, 4>())
+                       : make(zero, std::integral_constant<int, 1>());
+  };
+  return in_double ? with(0.0) : with(0.0f);
 }
 
 __device__ __forceinline__ float InverseRoot(float x) { return 1.0f / sqrtf(x); }
