@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kSplitThreads)
     TileSumsKernel(const __grid_constant__ Arguments args) {
   constexpr int kItems = kSplitItems / VEC;
   __shared__ BlockStorage<3, A> storage;
-  const SplitPlace place = SplitPlaceOf(args.tiles);
+  const SplitPlace place = SplitPlaceOf(args.rows, args.tiles);
   const int64_t row = place.row;
   const int64_t from = int64_t{place.tile} * kSplitColumns;
   const int cols = static_cast<int>(min(static_cast<int64_t>(kSplitColumns), args.cols - from));

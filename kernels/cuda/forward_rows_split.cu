@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kSplitThreads)
   constexpr int kItems = kSplitItems / VEC;
   __shared__ BlockStorage<1, A> first_storage;
   __shared__ BlockStorage<2, A> second_storage;
-  const SplitPlace place = SplitPlaceOf(args.tiles);
+  const SplitPlace place = SplitPlaceOf(args.rows, args.tiles);
   const int64_t row = place.row;
   const int from = place.tile * kSplitColumns;
   const int64_t base = row * args.cols + from;

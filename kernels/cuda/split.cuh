@@ -20,15 +20,16 @@ inline bool SplitFits(const RowLayout& layout) {
   return layout.cols < kMostColumns && layout.rows * SplitTiles(layout) < kMostColumns;
 }
 
-// A block's tile in the first pass.
+// A block's tile in the first pass. It ends with the columns that the second pass begins with, of
+// all rows: these are still in the L2 cache then.
 struct SplitPlace {
   int64_t row;
   int tile;
 };
 
-__device__ __forceinline__ SplitPlace SplitPlaceOf(int tiles) {
-  const unsigned count = static_cast<unsigned>(tiles);
-  return {blockIdx.x / count, static_cast<int>(blockIdx.x % count)};
+__device__ __forceinline__ SplitPlace SplitPlaceOf(int64_t rows, int tiles) {
+  const unsigned count = static_cast<unsigned>(rows);
+  return {blockIdx.x % count, tiles - 1 - static_cast<int>(blockIdx.x / count)};
 }
 
 // make(types, vector), of null pointers to the types of this problem's tensors and to a
