@@ -31,9 +31,7 @@ __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
   const int64_t step = static_cast<int64_t>(kWarp ? gridDim.x : gridDim.x / args.blocks) * groups;
 
   A gamma[ITEMS][VEC];
-  if (args.params.by_column) {
-    LoadGamma<A, VEC, ITEMS>(args, 0, 0, args.cols, threads, rank, gamma);
-  }
+  LoadGamma<A, VEC, ITEMS>(args, 0, args.cols, threads, rank, gamma);
   A dgamma[ITEMS][VEC] = {};
   A dbeta[ITEMS][VEC] = {};
   const bool want_params = args.dgamma != nullptr || args.dbeta != nullptr;
@@ -47,9 +45,6 @@ __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
     const A rstd = cols > 0 ? LoadOne<A>(args.stat, args.buffers.rstd, row) : A(0);
     GradientRow<A, VEC, ITEMS> data;
     data.Load(args, base, cols, threads, rank, mean);
-    if (!args.params.by_column && cols > 0) {
-      LoadGamma<A, VEC, ITEMS>(args, row, 0, cols, threads, rank, gamma);
-    }
     A sums[3] = {0, 0, 0};
     AddSums(data, gamma, sums);
     if (kWarp) {
@@ -61,9 +56,6 @@ __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
     }
     const GradientTerms<A> t = TermsOf<A, A>(args.formula, mean, rstd, sums[0], sums[1], sums[2],
                                              static_cast<A>(args.cols));
-    if (args.terms != nullptr && rank == 0 && cols > 0) {
-      static_cast<GradientTerms<A>*>(args.terms)[row] = t;
-    }
     if (args.buffers.dx != nullptr) {
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
@@ -181,15 +173,14 @@ int64_t AnyPartials(const BackwardPlan& plan) {
   return std::min(rows, std::max<int64_t>(1, resident * multiprocessors / tile.blocks));
 }
 
-Status LaunchBackwardRowsAny(const BackwardPlan& plan, const BackwardBuffers& buffers, void* terms,
-                             void* dgamma, void* dbeta, void* stream) {
+Status LaunchBackwardRowsAny(const BackwardPlan& plan, const BackwardBuffers& buffers, void* dgamma,
+                             void* dbeta, void* stream) {
   const BackwardProblem& problem = plan.problem;
   const RowTile tile = TileOf(plan);
   Arguments args = {};
   static_cast<GradientRowArguments&>(args) = GradientRowArguments::Of(problem, buffers);
   args.threads = tile.threads;
   args.blocks = tile.blocks;
-  args.terms = terms;
   args.dgamma = dgamma;
   args.dbeta = dbeta;
   const bool warp = tile.threads <= 32;

@@ -279,8 +279,8 @@ RingShape BackwardRingShape(const BackwardPlan& plan) {
   const int64_t row_bytes = layout.cols * SizeOf(problem.x);
   RingShape none;
   none.blocks = 0;
-  if (problem.in_double() || !RowParams::Of(layout).by_column || problem.dy != problem.x ||
-      problem.dx != problem.x || row_bytes % 4 != 0) {
+  if (problem.in_double() || problem.dy != problem.x || problem.dx != problem.x ||
+      row_bytes % 4 != 0) {
     return none;
   }
   RingShape out = ShapeOf(plan, row_bytes % 16 == 0 ? 16 : 4);

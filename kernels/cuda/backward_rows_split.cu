@@ -9,6 +9,7 @@ namespace cuda {
 namespace {
 
 struct Arguments : GradientRowArguments {
+  void* terms;      // of each row
   void* tile_sums;  // of tiles: 3 numbers each
   int tiles;
 };
@@ -27,7 +28,7 @@ __global__ void __launch_bounds__(kSplitThreads)
   GradientRow<A, VEC, kItems, Types> data;
   data.Load(args, row * args.cols + from, cols, kSplitThreads, threadIdx.x, mean);
   A gamma[kItems][VEC];
-  LoadGamma<A, VEC, kItems, Types>(args, row, from, cols, kSplitThreads, threadIdx.x, gamma);
+  LoadGamma<A, VEC, kItems, Types>(args, from, cols, kSplitThreads, threadIdx.x, gamma);
   A sums[3] = {0, 0, 0};
   AddSums(data, gamma, sums);
   BlockSum(sums, &storage);
@@ -67,11 +68,7 @@ __global__ void __launch_bounds__(kApplyThreads)
   if (c >= args.cols) return;
   const auto* terms = static_cast<const GradientTerms<A>*>(args.terms);
   A gamma[VEC];
-  const auto load_gamma = [&](int64_t row) {
-    LoadParams<A, VEC, typename Types::P>(args.params, args.param, args.buffers.gamma, row, c, 1,
-                                          gamma);
-  };
-  if (args.params.by_column) load_gamma(0);
+  LoadParams<A, VEC, typename Types::P>({}, args.param, args.buffers.gamma, 0, c, 1, gamma);
   A dgamma[VEC] = {};
   A dbeta[VEC] = {};
   constexpr int kBatch = 2;  // rows loaded before the first is used
@@ -92,7 +89,6 @@ __global__ void __launch_bounds__(kApplyThreads)
     for (int j = 0; j < kBatch; ++j) {
       const int64_t row = start + j;
       if (row >= end) break;
-      if (!args.params.by_column) load_gamma(row);
       const GradientTerms<A> t = terms[row];
       A dx[VEC];
 #pragma unroll

@@ -207,8 +207,7 @@ bool SuitsTiles(const BackwardPlan& plan) {
   const BackwardProblem& problem = plan.problem;
   const RowLayout& layout = problem.geometry.rows;
   return layout.cols <= kTileColumns && problem.dy == problem.x && problem.dx == problem.x &&
-         !problem.in_double() && RowParams::Of(layout).by_column &&
-         ShapeOf(plan, true).bytes <= kTileBytes;
+         !problem.in_double() && ShapeOf(plan, true).bytes <= kTileBytes;
 }
 
 int64_t TilePartials(const BackwardPlan& plan) {

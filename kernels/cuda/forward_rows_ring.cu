@@ -324,7 +324,7 @@ RingShape ShapeOf(const ForwardPlan& plan, bool wide) {
 int64_t ForwardRingBytes(const ForwardPlan& plan) {
   const ForwardProblem& problem = plan.problem;
   const RowLayout& layout = problem.geometry.rows;
-  if (problem.in_double() || !RowParams::Of(layout).by_column) return 0;
+  if (problem.in_double() || !layout.by_column()) return 0;
   int64_t bytes = 0;
   for (const bool wide : {false, true}) {
     if (layout.cols * SizeOf(problem.x) % (wide ? 16 : 4) != 0) continue;
@@ -338,7 +338,7 @@ Status LaunchForwardRowsRing(const ForwardPlan& plan, const ForwardBuffers& buff
   *launched = false;
   const ForwardProblem& problem = plan.problem;
   const RowLayout& layout = problem.geometry.rows;
-  if (problem.in_double() || !RowParams::Of(layout).by_column) return Status();
+  if (problem.in_double() || !layout.by_column()) return Status();
   const int64_t size = SizeOf(problem.x);
   const auto aligned = [&](int64_t bytes) {
     return layout.cols * size % bytes == 0 && AlignedTo(buffers.x, bytes) &&

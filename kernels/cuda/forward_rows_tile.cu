@@ -202,7 +202,7 @@ Status LaunchForwardRowsTile(const ForwardPlan& plan, const ForwardBuffers& buff
   *launched = false;
   const ForwardProblem& problem = plan.problem;
   const RowLayout& layout = problem.geometry.rows;
-  if (layout.cols > kTileColumns || problem.in_double() || !RowParams::Of(layout).by_column ||
+  if (layout.cols > kTileColumns || problem.in_double() || !layout.by_column() ||
       !AlignedTo(buffers.x, 16) || !AlignedTo(buffers.y, 16)) {
     return Status();
   }

@@ -18,9 +18,7 @@ struct GradientRowArguments {
   Formula formula;
   int64_t rows;
   int cols;
-  RowParams params;
   BackwardBuffers buffers;
-  void* terms;   // of each row, where wanted
   void* dgamma;  // partial sums [partials, cols], where wanted
   void* dbeta;
 
@@ -35,7 +33,6 @@ struct GradientRowArguments {
     out.formula = problem.formula;
     out.rows = problem.geometry.rows.rows;
     out.cols = static_cast<int>(problem.geometry.rows.cols);
-    out.params = RowParams::Of(problem.geometry.rows);
     out.buffers = buffers;
     return out;
   }
@@ -66,15 +63,14 @@ struct GradientRow {
 };
 
 template <typename A, int VEC, int ITEMS, typename Types = AnyTypes<A>>
-__device__ __forceinline__ void LoadGamma(const GradientRowArguments& args, int64_t row,
-                                          int64_t column, int cols, int threads, int rank,
-                                          A (&gamma)[ITEMS][VEC]) {
+__device__ __forceinline__ void LoadGamma(const GradientRowArguments& args, int64_t column,
+                                          int cols, int threads, int rank, A (&gamma)[ITEMS][VEC]) {
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     const int c = ColumnOf<VEC>(i, threads, rank);
     if (c < cols) {
-      LoadParams<A, VEC, typename Types::P>(args.params, args.param, args.buffers.gamma, row,
-                                            column + c, 1, gamma[i]);
+      LoadParams<A, VEC, typename Types::P>({}, args.param, args.buffers.gamma, 0, column + c, 1,
+                                            gamma[i]);
     } else {
 #pragma unroll
       for (int v = 0; v < VEC; ++v) gamma[i][v] = 0;

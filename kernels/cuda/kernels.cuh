@@ -67,8 +67,8 @@ Status LaunchBackwardRowsRing(const BackwardPlan& plan, const RingShape& shape,
                               void* mail, void* stream, bool* launched);
 bool BackwardAnyFits(const BackwardPlan& plan);
 int64_t AnyPartials(const BackwardPlan& plan);
-Status LaunchBackwardRowsAny(const BackwardPlan& plan, const BackwardBuffers& buffers, void* terms,
-                             void* dgamma, void* dbeta, void* stream);
+Status LaunchBackwardRowsAny(const BackwardPlan& plan, const BackwardBuffers& buffers, void* dgamma,
+                             void* dbeta, void* stream);
 int64_t SplitPartials(const BackwardPlan& plan);
 int64_t BackwardSplitBytes(const BackwardProblem& problem);
 Status LaunchBackwardRowsSplit(const BackwardPlan& plan, const BackwardBuffers& buffers,

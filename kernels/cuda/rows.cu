@@ -128,7 +128,7 @@ Status LaunchBackwardRows(const BackwardPlan& plan, const BackwardBuffers& buffe
     count = partials.ring;
   }
   if (!launched && partials.any != 0) {
-    NV_NORMS_RETURN_IF_ERROR(LaunchBackwardRowsAny(plan, buffers, nullptr, dgamma, dbeta, stream));
+    NV_NORMS_RETURN_IF_ERROR(LaunchBackwardRowsAny(plan, buffers, dgamma, dbeta, stream));
     count = partials.any;
   } else if (!launched) {
     NV_NORMS_RETURN_IF_ERROR(
