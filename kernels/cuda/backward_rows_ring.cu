@@ -1,40 +1,27 @@
 // x is [rows, cols]. A team of blocks has a row at a time; x and dy are read once, and gamma and
 // the columns' sums for dgamma and dbeta stay in registers.
-#include "kernels/cuda/kernels.cuh"
-#include "kernels/cuda/ring.cuh"
+#include "kernels/cuda/backward_ring.cuh"
+#include "kernels/cuda/team.cuh"
 
 namespace nv_norms {
 namespace cuda {
 namespace {
 
-constexpr int kNumbers = 16;  // of a row, to a thread
-
-struct Arguments {
-  DType param;
-  Formula formula;
-  int64_t rows;
-  int cols;
-  RingShape shape;
-  BackwardBuffers buffers;
-  float* dgamma;  // partial sums [teams, cols], where wanted
-  float* dbeta;
-  Post* mail;  // [rows][blocks], for teams of the grid
-};
+using Arguments = BackwardRingArguments;
 
 // The sums of all posts of a row, in one warp.
-template <Team kTeam>
-__device__ __forceinline__ void Collect(const Arguments& args, const ClusterMail* mail, int parity,
-                                        int64_t row, float (&sums)[kPostNumbers]) {
+__device__ __forceinline__ void Collect(const Arguments& args, int64_t row,
+                                        float (&sums)[kPostNumbers]) {
   const int blocks = args.shape.blocks;
-  float posts[kPostsOfLane<kTeam>][kPostNumbers];
-  CollectPosts<kTeam>(mail, parity, args.mail + row * blocks, blocks, posts);
+  float posts[kPostsOfLane][kPostNumbers];
+  CollectPosts(args.mail + row * blocks, blocks, posts);
 #pragma unroll
   for (int n = 0; n < kPostNumbers; ++n) {
     sums[n] = 0;
 #pragma unroll
-    for (int i = 0; i < kPostsOfLane<kTeam>; ++i) sums[n] += posts[i][n];
+    for (int i = 0; i < kPostsOfLane; ++i) sums[n] += posts[i][n];
   }
-  WarpSum(sums, kTeam == Team::kCluster ? kMaxTeamCluster : 32);
+  WarpSum(sums, 32);
 }
 
 template <typename T, int VEC, Team kTeam>
@@ -42,12 +29,10 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     RingKernel(const __grid_constant__ Arguments args) {
   extern __shared__ uint4 ring[];  // [stages][x, dy][share]
   __shared__ BlockStorage<3, float> storage[2];
-  __shared__ ClusterMail mail;
   __shared__ GradientLine lines[2];
-  constexpr int kItems = kNumbers / VEC;
+  constexpr int kItems = kBackwardNumbers / VEC;
   constexpr int kBytes = VEC * sizeof(T);
   constexpr int kDelay = kLag<kTeam>;
-  if constexpr (kTeam == Team::kCluster) ArriveAtCluster(2);
   const RingShape& shape = args.shape;
   const RingPlace place = PlaceOf<kTeam, kItems>(shape, args.cols / VEC);
   const int tensor_bytes = (shape.share * kBytes + 15) / 16 * 16;
@@ -93,7 +78,6 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   int slot = 0;      // of `row`
   int old_slot = 0;  // of the row whose sums are collected
   int parity = 0;
-  if constexpr (kTeam == Team::kCluster) WaitForCluster(2);
 
   // value(k, i, e, d): e = x - mean and dy of item k, vector i.
   const auto apply = [&](int64_t row, const GradientLine& line, float rstd, auto&& value) {
@@ -118,7 +102,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     const float rstd = old_rstds[kDelay];
     if (threadIdx.x < 32) {
       float sums[kPostNumbers];
-      Collect<kTeam>(args, &mail, at, row, sums);
+      Collect(args, row, sums);
       if (threadIdx.x == 0) {
         lines[at] = LineOf(args.formula, mean, rstd, sums[0], sums[1], sums[2], inverse);
       }
@@ -189,14 +173,6 @@ __global__ void __launch_bounds__(kRingThreads, 1)
           to_d[v] = d[k][v];
         }
       });
-    } else if constexpr (kTeam == Team::kCluster) {
-      // A post lies where that of two rows ago lay, which every block has collected by now.
-      if (step > 0) {
-        WaitForCluster(2);
-        finish(row - place.teams, parity ^ 1);
-      }
-      PostToCluster(&mail, parity, place.rank, shape.blocks, sums);
-      if (step > 0) apply_staged(row - place.teams, parity ^ 1);
     } else {
       if (threadIdx.x == 0) {
         PostToGrid(args.mail + row * shape.blocks + place.rank, sums);
@@ -209,15 +185,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     }
     parity ^= 1;
   }
-  if constexpr (kTeam == Team::kCluster) {
-    if (row > place.team) {
-      age();
-      WaitForCluster(2);
-      finish(row - place.teams, parity ^ 1);
-      apply_staged(row - place.teams, parity ^ 1);
-    }
-    SyncCluster();  // nobody leaves while others read or write its shared memory
-  } else if constexpr (kTeam == Team::kGrid) {
+  if constexpr (kTeam == Team::kGrid) {
     for (int64_t old = row - kDelay * place.teams; old < row; old += place.teams) {
       age();
       if (old >= place.team) {
@@ -238,28 +206,19 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   store(dbeta, args.dbeta);
 }
 
-using KernelPointer = void (*)(Arguments);
-
 template <typename T, int VEC>
-KernelPointer KernelFor(Team team) {
-  switch (team) {
-    case Team::kBlock:
-      return RingKernel<T, VEC, Team::kBlock>;
-    case Team::kCluster:
-      return RingKernel<T, VEC, Team::kCluster>;
-    case Team::kGrid:
-      return RingKernel<T, VEC, Team::kGrid>;
-  }
-  return nullptr;
+BackwardRingPointer KernelFor(Team team) {
+  return team == Team::kBlock ? RingKernel<T, VEC, Team::kBlock> : RingKernel<T, VEC, Team::kGrid>;
 }
 
 template <typename T>
-KernelPointer KernelFor(const RingShape& shape) {
+BackwardRingPointer KernelFor(const RingShape& shape) {
   return shape.vector == kVectorOf<T> ? KernelFor<T, kVectorOf<T>>(shape.team)
                                       : KernelFor<T, 4 / sizeof(T)>(shape.team);
 }
 
-KernelPointer KernelFor(DType x, const RingShape& shape) {
+BackwardRingPointer KernelFor(DType x, const RingShape& shape) {
+  if (shape.team == Team::kCluster) return BackwardClusterKernel(x, shape);
   if (x == DType::kFloat) return KernelFor<float>(shape);
   return x == DType::kHalf ? KernelFor<__half>(shape) : KernelFor<__nv_bfloat16>(shape);
 }
@@ -267,8 +226,10 @@ KernelPointer KernelFor(DType x, const RingShape& shape) {
 RingShape ShapeOf(const BackwardPlan& plan, int64_t bytes) {
   const RowLayout& layout = plan.problem.geometry.rows;
   const int64_t size = SizeOf(plan.problem.x);
-  return RingShapeOf(layout.rows, layout.cols, size, bytes / size, kNumbers, kNumbers, 2,
-                     plan.device);
+  return RingShapeOf(layout.rows, layout.cols, size, bytes / size,
+                     {kBackwardNumbers, kBackwardNumbers,
+                      bytes == 16 ? kBackwardClusterNumbers : kBackwardNumbers},
+                     2, plan.device);
 }
 
 }  // namespace
@@ -285,7 +246,7 @@ RingShape BackwardRingShape(const BackwardPlan& plan) {
   }
   RingShape out = ShapeOf(plan, row_bytes % 16 == 0 ? 16 : 4);
   if (out.blocks != 0 && out.team == Team::kCluster) {
-    const KernelPointer kernel = KernelFor(problem.x, out);
+    const BackwardRingPointer kernel = KernelFor(problem.x, out);
     const int64_t fit = ClustersThatFit(reinterpret_cast<const void*>(kernel), out);
     if (fit == 0) return none;
     out.teams = std::min(layout.rows, fit);

@@ -1,82 +1,44 @@
 // x is [rows, cols]. A team of blocks has a row at a time; x is read once, gamma and beta stay in
 // registers.
-#include "kernels/cuda/kernels.cuh"
-#include "kernels/cuda/ring.cuh"
+#include "kernels/cuda/forward_ring.cuh"
+#include "kernels/cuda/team.cuh"
 
 namespace nv_norms {
 namespace cuda {
 namespace {
 
-// Of a row, to a thread that copies 16 bytes at once, or 4. Each number of items of a block has a
-// kernel of its own: 10000 x 10000 bfloat16 has 3 items to a thread.
-constexpr int kLeastNumbers = 16;
-constexpr int kNumbers = 32;
-constexpr int kNarrowNumbers = 16;
-
-struct Arguments {
-  DType param;
-  Formula formula;
-  float epsilon;
-  int64_t rows;
-  int cols;
-  RingShape shape;
-  ForwardBuffers buffers;
-  Post* mail;  // [rows][blocks], for teams of the grid
-};
-
-// (x - shift) * rstd + offset is xhat.
-struct Line {
-  float shift;
-  float rstd;
-  float offset;
-};
-
-// A row's statistics; mean = shift + low.
-__device__ __forceinline__ Line LineOf(const Arguments& args, int64_t row, float shift, float low,
-                                       float variance, bool store) {
-  Line out;
-  out.shift = shift;
-  out.rstd = ShortInverseRoot(variance + args.epsilon);
-  out.offset = args.formula == Formula::kScaleOnly ? shift * out.rstd : -low * out.rstd;
-  if (store) {
-    if (args.buffers.mean != nullptr) static_cast<float*>(args.buffers.mean)[row] = shift + low;
-    static_cast<float*>(args.buffers.rstd)[row] = out.rstd;
-  }
-  return out;
-}
+using Arguments = ForwardRingArguments;
 
 // All posts of a row to its statistics, in one warp. A post is the mean in two parts and the sum of
 // squares about it, of the numbers of a block. Means are taken from the first block's, from which
 // the row's is at most some sqrt(blocks) standard deviations away.
-template <Team kTeam>
-__device__ __forceinline__ Line Collect(const Arguments& args, const ClusterMail* mail, int parity,
-                                        int64_t row, int share, bool store) {
+__device__ __forceinline__ ForwardLine Collect(const Arguments& args, int64_t row, int share,
+                                               bool store) {
   const int blocks = args.shape.blocks;
   const int lane = threadIdx.x % 32;
-  const int lanes = kTeam == Team::kCluster ? kMaxTeamCluster : 32;
-  float posts[kPostsOfLane<kTeam>][kPostNumbers];
-  CollectPosts<kTeam>(mail, parity, args.mail + row * blocks, blocks, posts);
+  float posts[kPostsOfLane][kPostNumbers];
+  CollectPosts(args.mail + row * blocks, blocks, posts);
   const float pivot = __shfl_sync(0xffffffffu, posts[0][0], 0);
   const float inverse = 1.0f / static_cast<float>(args.cols);
-  float counts[kPostsOfLane<kTeam>];
+  float counts[kPostsOfLane];
   float mean[1] = {0};
 #pragma unroll
-  for (int i = 0; i < kPostsOfLane<kTeam>; ++i) {
+  for (int i = 0; i < kPostsOfLane; ++i) {
     const int block = i * 32 + lane;
     counts[i] =
         block < blocks ? static_cast<float>(max(0, min(share, args.cols - block * share))) : 0.0f;
     posts[i][0] = (posts[i][0] - pivot) + posts[i][1];
     mean[0] += counts[i] == 0 ? 0.0f : counts[i] * posts[i][0];
   }
-  WarpSum(mean, lanes);
+  WarpSum(mean, 32);
   mean[0] = args.formula == Formula::kRms ? 0.0f : mean[0] * inverse;
   float m2[1] = {0};
 #pragma unroll
-  for (int i = 0; i < kPostsOfLane<kTeam>; ++i) {
+  for (int i = 0; i < kPostsOfLane; ++i) {
     const float step = posts[i][0] - mean[0];
     m2[0] += counts[i] == 0 ? 0.0f : posts[i][2] + counts[i] * step * step;
   }
-  WarpSum(m2, lanes);
+  WarpSum(m2, 32);
   const float shift = pivot + mean[0];
   return LineOf(args, row, shift, (pivot - shift) + mean[0], m2[0] * inverse, store);
 }
@@ -87,15 +49,13 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   extern __shared__ uint4 ring[];  // [stages][share]
   __shared__ BlockStorage<1, float> first_storage;
   __shared__ BlockStorage<2, float> second_storage[2];
-  __shared__ ClusterMail mail;
-  __shared__ Line lines[2];
+  __shared__ ForwardLine lines[2];
   constexpr int kItems = NUMBERS / VEC;
   constexpr int kBytes = VEC * sizeof(T);
   constexpr int kDelay = kLag<kTeam>;
   // The first sum is taken of x - pivot, so that equal numbers have just this mean. Sums of a few
   // thousand equal numbers of 16 bits are exact without.
   constexpr bool kPivot = sizeof(T) == 4;
-  if constexpr (kTeam == Team::kCluster) ArriveAtCluster(2);
   const RingShape& shape = args.shape;
   const RingPlace place = PlaceOf<kTeam, kItems>(shape, args.cols / VEC);
   const int stage_bytes = (shape.share * kBytes + 15) / 16 * 16;
@@ -134,9 +94,8 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   int slot = 0;      // of `row`
   int old_slot = 0;  // of the row whose statistics are collected
   int parity = 0;
-  if constexpr (kTeam == Team::kCluster) WaitForCluster(2);
 
-  const auto normalize = [&](int64_t row, const Line& line, auto&& value) {
+  const auto normalize = [&](int64_t row, const ForwardLine& line, auto&& value) {
     Y* to = y + row * args.cols;
     ForItems<kItems>(place, shape.items, [&](int k, int i) {
       float v[VEC];
@@ -151,13 +110,13 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   const auto finish = [&](int64_t row, int at) {
     if (threadIdx.x < 32) {
       const bool store = place.rank == 0 && threadIdx.x == 0;
-      const Line line = Collect<kTeam>(args, &mail, at, row, shape.share * VEC, store);
+      const ForwardLine line = Collect(args, row, shape.share * VEC, store);
       if (threadIdx.x == 0) lines[at] = line;
     }
     __syncthreads();
     return lines[at];
   };
-  const auto normalize_staged = [&](int64_t row, const Line& line) {
+  const auto normalize_staged = [&](int64_t row, const ForwardLine& line) {
     const char* from = stages + old_slot * stage_bytes;
     normalize(row, line, [&](int, int i, float (&v)[VEC]) {
       Unpack<T>(from + i * kBytes, v);
@@ -220,42 +179,22 @@ __global__ void __launch_bounds__(kRingThreads, 1)
       m2 = m2 < 0 ? 0.0f : m2;  // keeps NaN
     }
     if constexpr (kTeam == Team::kBlock) {
-      const Line line = LineOf(args, row, shift, low, m2 * inverse, threadIdx.x == 0);
+      const ForwardLine line = LineOf(args, row, shift, low, m2 * inverse, threadIdx.x == 0);
       normalize(row, line, [&](int k, int, float (&v)[VEC]) {
 #pragma unroll
         for (int j = 0; j < VEC; ++j) v[j] = kept[k][j];
       });
     } else {
       const float post[kPostNumbers] = {shift, low, m2};
-      if constexpr (kTeam == Team::kCluster) {
-        // A post lies where that of two rows ago lay, which every block has collected by now.
-        if (step > 0) {
-          WaitForCluster(2);
-          const Line line = finish(row - place.teams, parity ^ 1);
-          PostToCluster(&mail, parity, place.rank, shape.blocks, post);
-          normalize_staged(row - place.teams, line);
-        } else {
-          PostToCluster(&mail, parity, place.rank, shape.blocks, post);
-        }
-      } else {
-        if (threadIdx.x == 0) {
-          PostToGrid(args.mail + row * shape.blocks + place.rank, post);
-        }
-        if (step >= kDelay) {
-          const int64_t old = row - kDelay * place.teams;
-          normalize_staged(old, finish(old, parity));
-        }
+      if (threadIdx.x == 0) PostToGrid(args.mail + row * shape.blocks + place.rank, post);
+      if (step >= kDelay) {
+        const int64_t old = row - kDelay * place.teams;
+        normalize_staged(old, finish(old, parity));
       }
     }
     parity ^= 1;
   }
-  if constexpr (kTeam == Team::kCluster) {
-    if (row > place.team) {
-      WaitForCluster(2);
-      normalize_staged(row - place.teams, finish(row - place.teams, parity ^ 1));
-    }
-    SyncCluster();  // nobody leaves while others read or write its shared memory
-  } else if constexpr (kTeam == Team::kGrid) {
+  if constexpr (kTeam == Team::kGrid) {
     for (int64_t old = row - kDelay * place.teams; old < row; old += place.teams) {
       if (old >= place.team) normalize_staged(old, finish(old, parity));
       parity ^= 1;
@@ -264,27 +203,18 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   WaitForCopies<0>();
 }
 
-using KernelPointer = void (*)(Arguments);
-
 template <typename T, typename Y, int VEC, int NUMBERS>
-KernelPointer KernelFor(Team team) {
-  switch (team) {
-    case Team::kBlock:
-      return RingKernel<T, Y, VEC, NUMBERS, Team::kBlock>;
-    case Team::kCluster:
-      return RingKernel<T, Y, VEC, NUMBERS, Team::kCluster>;
-    case Team::kGrid:
-      return RingKernel<T, Y, VEC, NUMBERS, Team::kGrid>;
-  }
-  return nullptr;
+ForwardRingPointer KernelFor(Team team) {
+  return team == Team::kBlock ? RingKernel<T, Y, VEC, NUMBERS, Team::kBlock>
+                              : RingKernel<T, Y, VEC, NUMBERS, Team::kGrid>;
 }
 
 // Null where there is none for these types.
 template <typename T>
-KernelPointer KernelFor(DType x, DType y, const RingShape& shape) {
+ForwardRingPointer KernelFor(DType x, DType y, const RingShape& shape) {
   constexpr int kVector = kVectorOf<T>;
   if (shape.vector != kVector) {
-    return x == y ? KernelFor<T, T, 4 / sizeof(T), kNarrowNumbers>(shape.team) : nullptr;
+    return x == y ? KernelFor<T, T, 4 / sizeof(T), kForwardNarrowNumbers>(shape.team) : nullptr;
   }
   if (x == y) {
     if (shape.team == Team::kBlock && shape.items * kVector == 16) {
@@ -293,17 +223,18 @@ KernelPointer KernelFor(DType x, DType y, const RingShape& shape) {
     if (shape.team == Team::kBlock && shape.items * kVector == 24) {
       return RingKernel<T, T, kVector, 24, Team::kBlock>;
     }
-    return KernelFor<T, T, kVector, kNumbers>(shape.team);
+    return KernelFor<T, T, kVector, kForwardNumbers>(shape.team);
   }
   if constexpr (std::is_same_v<T, float>) {
-    return y == DType::kHalf ? KernelFor<T, __half, kVector, kNumbers>(shape.team)
-                             : KernelFor<T, __nv_bfloat16, kVector, kNumbers>(shape.team);
+    return y == DType::kHalf ? KernelFor<T, __half, kVector, kForwardNumbers>(shape.team)
+                             : KernelFor<T, __nv_bfloat16, kVector, kForwardNumbers>(shape.team);
   } else {
-    return y == DType::kFloat ? KernelFor<T, float, kVector, kNumbers>(shape.team) : nullptr;
+    return y == DType::kFloat ? KernelFor<T, float, kVector, kForwardNumbers>(shape.team) : nullptr;
   }
 }
 
-KernelPointer KernelFor(DType x, DType y, const RingShape& shape) {
+ForwardRingPointer KernelFor(DType x, DType y, const RingShape& shape) {
+  if (shape.team == Team::kCluster) return ForwardClusterKernel(x, y, shape);
   if (x == DType::kFloat) return KernelFor<float>(x, y, shape);
   if (x == DType::kHalf) return KernelFor<__half>(x, y, shape);
   if (x == DType::kBfloat16) return KernelFor<__nv_bfloat16>(x, y, shape);
@@ -313,9 +244,9 @@ KernelPointer KernelFor(DType x, DType y, const RingShape& shape) {
 RingShape ShapeOf(const ForwardPlan& plan, bool wide) {
   const RowLayout& layout = plan.problem.geometry.rows;
   const int64_t size = SizeOf(plan.problem.x);
+  const int most = wide ? kForwardNumbers : kForwardNarrowNumbers;
   return RingShapeOf(layout.rows, layout.cols, size, (wide ? 16 : 4) / size,
-                     wide ? kLeastNumbers : kNarrowNumbers, wide ? kNumbers : kNarrowNumbers, 1,
-                     plan.device);
+                     {kForwardLeastNumbers, most, most}, 1, plan.device);
 }
 
 }  // namespace
@@ -347,7 +278,7 @@ Status LaunchForwardRowsRing(const ForwardPlan& plan, const ForwardBuffers& buff
   };
   if (!aligned(4)) return Status();
   RingShape shape = ShapeOf(plan, aligned(16));
-  const KernelPointer kernel = KernelFor(problem.x, problem.y, shape);
+  const ForwardRingPointer kernel = KernelFor(problem.x, problem.y, shape);
   if (shape.blocks == 0 || kernel == nullptr) return Status();
   if (shape.team == Team::kCluster) {
     const int64_t fit = ClustersThatFit(reinterpret_cast<const void*>(kernel), shape);

@@ -4,21 +4,21 @@
 #define NV_NORMS_KERNELS_CUDA_RING_CUH_
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/ring_shape.h"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/staged.cuh"
-#include "kernels/cuda/team.cuh"
 
 namespace nv_norms {
 namespace cuda {
+
+struct Post;  // of team.cuh
 
 constexpr int kRingThreads = 512;  // at most, with 128 registers each
 
 // Rows between a block's sums of a row and its use of the team's.
 template <Team kTeam>
-constexpr int kLag = kTeam == Team::kBlock     ? 0
-                     : kTeam == Team::kCluster ? 1
-                                               : 2;
+constexpr int kLag = kTeam == Team::kBlock ? 0 : 2;
 
 // The place of this block and thread. A warp has neighbouring vectors: of item k this thread has
 // vector `first` + 32 * k of the block's share.

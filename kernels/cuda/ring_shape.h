@@ -7,10 +7,11 @@
 namespace nv_norms {
 namespace cuda {
 
-// Who has a row: a block, a cluster, or blocks anywhere on the GPU.
+// Who has a row: a block, a cluster (or a block that works as one), or blocks anywhere on the GPU.
 enum class Team { kBlock, kCluster, kGrid };
 
-constexpr int64_t kPostBytes = 16;  // that a block tells its team of a row
+constexpr int64_t kPostBytes = 16;  // that a block or warp tells its team of a row
+constexpr int kMailSlots = 4;       // rows whose posts a cluster's block has room for
 
 // How a ring kernel cuts its rows.
 struct RingShape {
@@ -25,10 +26,20 @@ struct RingShape {
   int64_t shared = 0;  // bytes
 };
 
-// The shape for rows of `tensors` tensors together, of whose row a thread holds `numbers` numbers,
-// or in a single block by eights as few as `least_numbers`; blocks is 0 where there is none.
-RingShape RingShapeOf(int64_t rows, int64_t cols, int64_t size, int64_t vector, int least_numbers,
-                      int numbers, int tensors, const Device& device);
+// Of a row, to a thread: by eights from `least` to `most` in a block, `cluster_most` in a cluster,
+// `most` in a team of the grid.
+struct RingNumbers {
+  int least;
+  int most;
+  int cluster_most;
+};
+
+// The shape for rows of `tensors` tensors together; blocks is 0 where there is none.
+RingShape RingShapeOf(int64_t rows, int64_t cols, int64_t size, int64_t vector,
+                      const RingNumbers& numbers, int tensors, const Device& device);
+
+// Of shared memory, for what warps post.
+inline int64_t ClusterMailBytes(int64_t warps) { return kMailSlots * kPostBytes * warps; }
 
 // Bytes of workspace for what teams of the grid post.
 inline int64_t MailBytes(const RingShape& shape, int64_t rows) {

@@ -1,11 +1,9 @@
-// A team of blocks that has a row at a time, each block the same columns of every row. What a block
-// found out of its part of a row is posted to the others, and collected one or more rows later, so
-// that nobody waits. Either a cluster, through distributed shared memory, or blocks anywhere on the
-// GPU, all of them resident (a cooperative launch), through global memory.
+// A team of blocks anywhere on the GPU, all of them resident (a cooperative launch), that has a row
+// at a time, each block the same columns of every row. What a block found out of its part of a row
+// is posted to the others through global memory, and collected two rows later, so that nobody
+// waits.
 #ifndef NV_NORMS_KERNELS_CUDA_TEAM_CUH_
 #define NV_NORMS_KERNELS_CUDA_TEAM_CUH_
-
-#include <cooperative_groups.h>
 
 #include <cstdint>
 
@@ -15,7 +13,6 @@
 namespace nv_norms {
 namespace cuda {
 
-constexpr int kMaxTeamCluster = 16;
 constexpr int kMaxTeamGrid = 160;
 
 constexpr int kPostNumbers = 3;
@@ -28,26 +25,6 @@ struct alignas(16) Post {
 };
 static_assert(sizeof(Post) == kPostBytes);
 constexpr uint32_t kNothingPosted = 0xffffffffu;
-
-// In a block's shared memory; posts of even and odd rows have their own place.
-struct ClusterMail {
-  Post posts[2][kMaxTeamCluster];
-};
-
-// Called by all threads, each of which has the post; rank: of the block in its team. The cluster is
-// to be waited for before posts are read.
-__device__ __forceinline__ void PostToCluster(ClusterMail* mail, int parity, int rank, int blocks,
-                                              const float (&post)[kPostNumbers]) {
-#if __CUDA_ARCH__ >= 900
-  namespace cg = cooperative_groups;
-  if (threadIdx.x < blocks) {
-    ClusterMail* other = cg::this_cluster().map_shared_rank(mail, threadIdx.x);
-#pragma unroll
-    for (int n = 0; n < kPostNumbers; ++n) other->posts[parity][rank].numbers[n] = post[n];
-  }
-  cg::this_cluster().barrier_arrive();
-#endif
-}
 
 __device__ __forceinline__ uint32_t PostedBits(float value) {
   const uint32_t bits = __float_as_uint(value);
@@ -74,39 +51,27 @@ __device__ __forceinline__ bool ReadPost(const Post* from, float (&post)[kPostNu
 }
 
 // The posts of a row to one warp: of block i * 32 + lane. Those of blocks that do not exist are 0.
-template <Team kTeam>
-constexpr int kPostsOfLane = kTeam == Team::kCluster ? 1 : kMaxTeamGrid / 32;
+constexpr int kPostsOfLane = kMaxTeamGrid / 32;
 
-template <Team kTeam>
-__device__ __forceinline__ void CollectPosts(const ClusterMail* cluster_mail, int parity,
-                                             const Post* grid_mail, int blocks,
-                                             float (&posts)[kPostsOfLane<kTeam>][kPostNumbers]) {
+__device__ __forceinline__ void CollectPosts(const Post* mail, int blocks,
+                                             float (&posts)[kPostsOfLane][kPostNumbers]) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
-  for (int i = 0; i < kPostsOfLane<kTeam>; ++i) {
+  for (int i = 0; i < kPostsOfLane; ++i) {
 #pragma unroll
     for (int n = 0; n < kPostNumbers; ++n) posts[i][n] = 0;
   }
-  if constexpr (kTeam == Team::kCluster) {
-    if (lane < blocks) {
+  // All of a lane's posts are asked for before the first is looked at.
+  bool missing = true;
+  while (missing) {
+    missing = false;
 #pragma unroll
-      for (int n = 0; n < kPostNumbers; ++n) {
-        posts[0][n] = cluster_mail->posts[parity][lane].numbers[n];
-      }
+    for (int i = 0; i < kPostsOfLane; ++i) {
+      const int block = i * 32 + lane;
+      if (block < blocks && !ReadPost(mail + block, posts[i])) missing = true;
     }
-  } else if constexpr (kTeam == Team::kGrid) {
-    // All of a lane's posts are asked for before the first is looked at.
-    bool missing = true;
-    while (missing) {
-      missing = false;
-#pragma unroll
-      for (int i = 0; i < kPostsOfLane<kTeam>; ++i) {
-        const int block = i * 32 + lane;
-        if (block < blocks && !ReadPost(grid_mail + block, posts[i])) missing = true;
-      }
-    }
-    __syncwarp();
   }
+  __syncwarp();
 }
 
 }  // namespace cuda

@@ -36,11 +36,12 @@ ROWS = [
     (3, 4097), (140, 3000), (3, 8192), (2, 8193),
     (3, 16384), (70, 16385), (67, 20000), (2, 32769), (66, 40004), (1, 70001),
     (3, 65536), (2, 100000), (70, 65540), (67, 131072),
+    (140, 8192), (1400, 10000), (67, 12288), (200, 131072),
 ]  # fmt: skip
 LARGE = [(4, 400001), (3, 1000000), (70, 140000), (100000, 33), (20000, 1000), (2, 10000001)]
 SMALL_ROWS = [
     (7, 1), (33, 10), (9, 65), (5, 257), (5, 512), (3, 1000), (3, 1025), (2, 4096), (2, 8193),
-    (67, 16400), (2, 20004), (1, 20001),
+    (67, 16400), (2, 20004), (1, 20001), (140, 8200),
 ]  # fmt: skip
 # shape, axis; or shape, groups, channels_last
 OTHERS = [
@@ -133,13 +134,14 @@ def poisoned(shape, dtype):
 
 def run_case(
     case, dtype=F32, dy_type=None, param_type=F32, out_type=None, formula="center", mean=0.5,
-    misaligned=False, params=True, units=8.0,
+    misaligned=False, params=True, units=8.0, far=0.0,
 ):  # fmt: skip
     torch.manual_seed(1234)
     shape = case[0]
     stat_type = F64 if dtype == F64 else F32
     out_type, dy_type = out_type or dtype, dy_type or dtype
     x = fresh(shape, dtype, mean=mean, misaligned=misaligned)
+    x[..., :8] += far
     dy = fresh(shape, dy_type, misaligned=misaligned)
     kwargs, split, reduced, param_axes = views(case, x)
     count = math.prod(split[a] for a in param_axes)
@@ -221,6 +223,15 @@ def test_other_formulas(case, formula):
 ], ids=str)  # fmt: skip
 def test_large_means(case, mean):
     run_case(case, mean=mean)
+
+
+@pytest.mark.parametrize("case", [
+    ((7, 100), [-1]), ((5, 4096), [-1]), ((140, 8192), [-1]), ((140, 12000), [-1]),
+    ((70, 20000), [-1]), ((67, 131072), [-1]), ((2, 100000), [-1]),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+def test_first_columns_far_from_the_others(case, dtype):
+    run_case(case, dtype, far=1000.0)
 
 
 @pytest.mark.parametrize("case", [

@@ -1,0 +1,164 @@
+// x is [rows, cols]. A cluster of blocks has a row at a time, or one block whose warps work as
+// those of a cluster do; x and dy are read once, and gamma and the columns' sums for dgamma and
+// dbeta stay in registers.
+#include "kernels/cuda/backward_ring.cuh"
+#include "kernels/cuda/cluster_mail.cuh"
+
+namespace nv_norms {
+namespace cuda {
+namespace {
+
+template <typename T, int VEC, int NUMBERS>
+__global__ void __launch_bounds__(kRingThreads, 1)
+    ClusterKernel(const __grid_constant__ BackwardRingArguments args) {
+  extern __shared__ uint4 ring[];  // [stages][x, dy][share], posts
+  __shared__ uint64_t barriers[kMailSlots];
+  constexpr int kItems = NUMBERS / VEC;
+  constexpr int kBytes = VEC * sizeof(T);
+  const RingShape& shape = args.shape;
+  OpenMail(shape, barriers);
+  const RingPlace place = PlaceOf<Team::kCluster, kItems>(shape, args.cols / VEC);
+  const int tensor_bytes = (shape.share * kBytes + 15) / 16 * 16;
+  char* const stages = reinterpret_cast<char*>(ring);
+  const ClusterMail mail = MailOf(shape, place, stages + shape.stages * 2 * tensor_bytes, barriers);
+  const T* x = static_cast<const T*>(args.buffers.x) + place.begin * VEC;
+  const T* dy = static_cast<const T*>(args.buffers.dy) + place.begin * VEC;
+  T* dx = static_cast<T*>(args.buffers.dx) + place.begin * VEC;
+  const float* means = static_cast<const float*>(args.buffers.mean);
+  const float* rstds = static_cast<const float*>(args.buffers.rstd);
+
+  const auto copy = [&](int64_t row, int slot) {
+    if (row < args.rows) {
+      const T* from_x = x + row * args.cols;
+      const T* from_dy = dy + row * args.cols;
+      char* to = stages + slot * 2 * tensor_bytes;
+      ForItems<kItems>(place, shape.items, [&](int, int i) {
+        CopyAsync<kBytes>(to + i * kBytes, from_x + i * VEC);
+        CopyAsync<kBytes>(to + tensor_bytes + i * kBytes, from_dy + i * VEC);
+      });
+    }
+    CommitCopies();
+  };
+  for (int s = 0; s < shape.stages; ++s) copy(place.team + s * place.teams, s);
+  float gamma[kItems][VEC];
+  float dgamma[kItems][VEC] = {};
+  float dbeta[kItems][VEC] = {};
+#pragma unroll
+  for (int k = 0; k < kItems; ++k) {
+    if (place.Has(k, shape.items)) {
+      LoadParams<float, VEC>({}, args.param, args.buffers.gamma, 0,
+                             (place.begin + place.first + 32 * k) * VEC, 1, gamma[k]);
+    }
+  }
+  const float inverse = 1.0f / static_cast<float>(args.cols);
+  const auto mean_of = [&](int64_t row) {
+    return means != nullptr && row < args.rows ? means[row] : 0.0f;
+  };
+  const auto rstd_of = [&](int64_t row) { return row < args.rows ? rstds[row] : 0.0f; };
+  float mean = mean_of(place.team);
+  float rstd = rstd_of(place.team);
+  float old_mean = 0;  // of the row before
+  float old_rstd = 0;
+
+  AwaitMail(shape);
+  int slot = 0;  // of `row`
+  int64_t row = place.team;
+  for (unsigned step = 0;; ++step, row += place.teams) {
+    const bool more = row < args.rows;
+    const float next_mean = mean_of(row + place.teams);
+    const float next_rstd = rstd_of(row + place.teams);
+    // Of e = x - mean, w = dy * gamma and w * e: of this warp's part of the row, and of all posts
+    // of the row before. One round of shuffles adds up all six.
+    float sums[6] = {0, 0, 0, 0, 0, 0};
+    if (more) {
+      WaitForCopies(shape.stages - 2);
+      const char* from = stages + slot * 2 * tensor_bytes;
+      ForItems<kItems>(place, shape.items, [&](int k, int i) {
+        float e[VEC];
+        float d[VEC];
+        Unpack<T>(from + i * kBytes, e);
+        Unpack<T>(from + tensor_bytes + i * kBytes, d);
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+          e[v] -= mean;
+          const float w = d[v] * gamma[k][v];
+          sums[0] += e[v];
+          sums[1] += w;
+          sums[2] += w * e[v];
+        }
+      });
+    }
+    if (step > 0) {
+      WaitForPosts(mail, step - 1);
+      const float4* posts = mail.Posts(step - 1);
+      for (int i = static_cast<int>(threadIdx.x) % 32; i < mail.warps; i += 32) {
+        const float4 post = posts[i];
+        sums[3] += post.x;
+        sums[4] += post.y;
+        sums[5] += post.z;
+      }
+    }
+    WarpSum(sums, 32);
+    if (more) {
+      PostToCluster(mail, step, shape.blocks, make_float4(sums[0], sums[1], sums[2], 0));
+    }
+    if (step > 0) {
+      const int64_t old = row - place.teams;
+      const int old_slot = slot == 0 ? shape.stages - 1 : slot - 1;
+      const GradientLine line =
+          LineOf(args.formula, old_mean, old_rstd, sums[3], sums[4], sums[5], inverse);
+      const char* from = stages + old_slot * 2 * tensor_bytes;
+      T* to = dx + old * args.cols;
+      ForItems<kItems>(place, shape.items, [&](int k, int i) {
+        float e[VEC];
+        float d[VEC];
+        Unpack<T>(from + i * kBytes, e);
+        Unpack<T>(from + tensor_bytes + i * kBytes, d);
+        float out[VEC];
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+          e[v] -= old_mean;
+          out[v] = d[v] * gamma[k][v] * old_rstd + (line.offset - e[v] * line.slope);
+          dgamma[k][v] += d[v] * (e[v] * old_rstd + line.xhat_offset);
+          dbeta[k][v] += d[v];
+        }
+        if (args.buffers.dx != nullptr) StoreAs(to + i * VEC, out);
+      });
+      copy(old + shape.stages * place.teams, old_slot);
+    }
+    if (!more) break;
+    slot = slot + 1 == shape.stages ? 0 : slot + 1;
+    old_mean = mean;
+    old_rstd = rstd;
+    mean = next_mean;
+    rstd = next_rstd;
+  }
+  WaitForCopies<0>();
+  const auto store = [&](const float (&values)[kItems][VEC], float* to) {
+    if (to == nullptr) return;
+    to += place.team * args.cols;
+    ForItems<kItems>(place, shape.items,
+                     [&](int k, int i) { StoreAs(to + (place.begin + i) * VEC, values[k]); });
+  };
+  store(dgamma, args.dgamma);
+  store(dbeta, args.dbeta);
+}
+
+template <typename T>
+BackwardRingPointer KernelFor(const RingShape& shape) {
+  constexpr int kVector = kVectorOf<T>;
+  if (shape.vector != kVector) return ClusterKernel<T, 4 / sizeof(T), kBackwardNumbers>;
+  return shape.items * kVector == kBackwardNumbers
+             ? ClusterKernel<T, kVector, kBackwardNumbers>
+             : ClusterKernel<T, kVector, kBackwardClusterNumbers>;
+}
+
+}  // namespace
+
+BackwardRingPointer BackwardClusterKernel(DType x, const RingShape& shape) {
+  if (x == DType::kFloat) return KernelFor<float>(shape);
+  return x == DType::kHalf ? KernelFor<__half>(shape) : KernelFor<__nv_bfloat16>(shape);
+}
+
+}  // namespace cuda
+}  // namespace nv_norms

@@ -1,0 +1,182 @@
+// x is [rows, cols]. A cluster of blocks has a row at a time, or one block whose warps work as
+// those of a cluster do; x is read once, gamma and beta stay in registers.
+#include "kernels/cuda/cluster_mail.cuh"
+#include "kernels/cuda/forward_ring.cuh"
+
+namespace nv_norms {
+namespace cuda {
+namespace {
+
+template <typename T, typename Y, int VEC, int NUMBERS>
+__global__ void __launch_bounds__(kRingThreads, 1)
+    ClusterKernel(const __grid_constant__ ForwardRingArguments args) {
+  extern __shared__ uint4 ring[];  // [stages][share], posts
+  __shared__ uint64_t barriers[kMailSlots];
+  constexpr int kItems = NUMBERS / VEC;
+  constexpr int kBytes = VEC * sizeof(T);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  // The first sum is taken of x - pivot, so that equal numbers have just this mean. Sums of a few
+  // thousand equal numbers of 16 bits are exact without.
+  constexpr bool kPivot = sizeof(T) == 4;
+  const RingShape& shape = args.shape;
+  OpenMail(shape, barriers);
+  const RingPlace place = PlaceOf<Team::kCluster, kItems>(shape, args.cols / VEC);
+  const int stage_bytes = (shape.share * kBytes + 15) / 16 * 16;
+  char* const stages = reinterpret_cast<char*>(ring);
+  const ClusterMail mail = MailOf(shape, place, stages + shape.stages * stage_bytes, barriers);
+  const T* x = static_cast<const T*>(args.buffers.x) + place.begin * VEC;
+  Y* y = static_cast<Y*>(args.buffers.y) + place.begin * VEC;
+
+  const auto copy = [&](int64_t row, int slot) {
+    if (row < args.rows) {
+      const T* from = x + row * args.cols;
+      char* to = stages + slot * stage_bytes;
+      ForItems<kItems>(place, shape.items,
+                       [&](int, int i) { CopyAsync<kBytes>(to + i * kBytes, from + i * VEC); });
+    }
+    CommitCopies();
+  };
+  for (int s = 0; s < shape.stages; ++s) copy(place.team + s * place.teams, s);
+  float gamma[kItems][VEC];
+  float beta[kItems][VEC];
+#pragma unroll
+  for (int k = 0; k < kItems; ++k) {
+    if (place.Has(k, shape.items)) {
+      const int c = (place.begin + place.first + 32 * k) * VEC;
+      LoadParams<float, VEC>({}, args.param, args.buffers.gamma, 0, c, 1, gamma[k]);
+      LoadParams<float, VEC>({}, args.param, args.buffers.beta, 0, c, 0, beta[k]);
+    }
+  }
+  const bool center = args.formula != Formula::kRms;  // the statistics, at least
+  const int warp_first = place.first - lane;
+  const int vectors = max(0, min(32 * shape.items, place.count - warp_first));
+  const float numbers = static_cast<float>(vectors * VEC);  // of the warp's part of a row
+  const float inverse = vectors > 0 ? 1.0f / numbers : 0.0f;
+  const float row_inverse = 1.0f / static_cast<float>(args.cols);
+
+  AwaitMail(shape);
+  int slot = 0;  // of `row`
+  int64_t row = place.team;
+  for (unsigned step = 0;; ++step, row += place.teams) {
+    const bool more = row < args.rows;
+    // Of this row v - shift and its square; of the row before what the warps' means are from that
+    // of the first. One round of shuffles adds up all three.
+    float sums[3] = {0, 0, 0};
+    float shift = 0;
+    if (more) {
+      WaitForCopies(shape.stages - 2);
+      const char* from = stages + slot * stage_bytes;
+      float values[kItems][VEC];
+      ForItems<kItems>(place, shape.items,
+                       [&](int k, int i) { Unpack<T>(from + i * kBytes, values[k]); });
+      if (center) {
+        const float pivot = kPivot ? __shfl_sync(0xffffffffu, values[0][0], 0) : 0.0f;
+        float parts[4] = {0, 0, 0, 0};
+        ForItems<kItems>(place, shape.items, [&](int k, int) {
+#pragma unroll
+          for (int j = 0; j < VEC; ++j) {
+            parts[j % 4] += kPivot ? values[k][j] - pivot : values[k][j];
+          }
+        });
+        float sum[1] = {(parts[0] + parts[1]) + (parts[2] + parts[3])};
+        WarpSum(sum, 32);
+        shift = kPivot ? pivot + sum[0] * inverse : (vectors > 0 ? sum[0] / numbers : 0.0f);
+      }
+      float parts[4] = {0, 0, 0, 0};
+      ForItems<kItems>(place, shape.items, [&](int k, int) {
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) {
+          const float v = values[k][j] - shift;
+          parts[j % 2] += v;
+          parts[2 + j % 2] += v * v;
+        }
+      });
+      sums[0] = parts[0] + parts[1];
+      sums[1] = parts[2] + parts[3];
+    }
+    const float4* posts = mail.Posts(step - 1);
+    float first_mean = 0;
+    if (step > 0) {
+      WaitForPosts(mail, step - 1);
+      first_mean = posts[0].x;
+      for (int i = lane; i < mail.warps; i += 32) {
+        const float4 post = posts[i];
+        sums[2] += post.w * ((post.x - first_mean) + post.y);
+      }
+    }
+    WarpSum(sums, 32);
+    if (more) {
+      // The warp's mean is shift + low.
+      const float low = center ? sums[0] * inverse : 0.0f;
+      const float m2 = center ? sums[1] - sums[0] * low : sums[1];
+      PostToCluster(mail, step, shape.blocks,
+                    make_float4(shift, low, m2 < 0 ? 0.0f : m2, numbers));  // keeps NaN
+    }
+    if (step > 0) {
+      const int64_t old = row - place.teams;
+      const int old_slot = slot == 0 ? shape.stages - 1 : slot - 1;
+      const float mean = center ? sums[2] * row_inverse : 0.0f;  // from first_mean
+      float m2[1] = {0};
+      for (int i = lane; i < mail.warps; i += 32) {
+        const float4 post = posts[i];
+        const float away = ((post.x - first_mean) + post.y) - mean;
+        m2[0] += post.z + post.w * away * away;
+      }
+      WarpSum(m2, 32);
+      const float high = first_mean + mean;
+      const ForwardLine line = LineOf(args, old, high, (first_mean - high) + mean,
+                                      m2[0] * row_inverse, place.rank == 0 && threadIdx.x == 0);
+      const char* from = stages + old_slot * stage_bytes;
+      Y* to = y + old * args.cols;
+      ForItems<kItems>(place, shape.items, [&](int k, int i) {
+        float v[VEC];
+        Unpack<T>(from + i * kBytes, v);
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) {
+          v[j] = ((v[j] - line.shift) * line.rstd + line.offset) * gamma[k][j] + beta[k][j];
+        }
+        StoreAs(to + i * VEC, v);
+      });
+      copy(old + shape.stages * place.teams, old_slot);
+    }
+    if (!more) break;
+    slot = slot + 1 == shape.stages ? 0 : slot + 1;
+  }
+  WaitForCopies<0>();
+}
+
+template <typename T, typename Y, int VEC, int NUMBERS>
+ForwardRingPointer KernelOf() {
+  return ClusterKernel<T, Y, VEC, NUMBERS>;
+}
+
+// Each number of items of usual types has a kernel of its own.
+template <typename T>
+ForwardRingPointer KernelFor(DType x, DType y, const RingShape& shape) {
+  constexpr int kVector = kVectorOf<T>;
+  if (shape.vector != kVector) {
+    return x == y ? KernelOf<T, T, 4 / sizeof(T), kForwardNarrowNumbers>() : nullptr;
+  }
+  if (x == y) {
+    if (shape.items * kVector == 16) return KernelOf<T, T, kVector, 16>();
+    if (shape.items * kVector == 24) return KernelOf<T, T, kVector, 24>();
+    return KernelOf<T, T, kVector, kForwardNumbers>();
+  }
+  if constexpr (std::is_same_v<T, float>) {
+    return y == DType::kHalf ? KernelOf<T, __half, kVector, kForwardNumbers>()
+                             : KernelOf<T, __nv_bfloat16, kVector, kForwardNumbers>();
+  } else {
+    return y == DType::kFloat ? KernelOf<T, float, kVector, kForwardNumbers>() : nullptr;
+  }
+}
+
+}  // namespace
+
+ForwardRingPointer ForwardClusterKernel(DType x, DType y, const RingShape& shape) {
+  if (x == DType::kFloat) return KernelFor<float>(x, y, shape);
+  if (x == DType::kHalf) return KernelFor<__half>(x, y, shape);
+  return KernelFor<__nv_bfloat16>(x, y, shape);
+}
+
+}  // namespace cuda
+}  // namespace nv_norms
