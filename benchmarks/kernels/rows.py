@@ -2,10 +2,12 @@
 
 usage: python benchmarks/kernels/rows.py [--dtypes float32 bfloat16 float16] [--rms]
        [--peers torch compile liger quack] [--csv FILE]
+       benchmarks/kernels/rows.py --launches
 
 Prints a Markdown table of milliseconds (median, L2 flushed before each run) and what part of the
 copy's bytes per second each pass reaches. Bytes: forward twice, backward three times the size of x,
 and the statistics and parameters. A peer that is not installed, or cannot run a shape, is a dash.
+With --launches: microseconds of tiny problems, beside a kernel that does nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import argparse
 import csv
 import statistics
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -27,6 +30,7 @@ SHAPES = [
     (65536, 512), (65536, 768), (65536, 1024), (32768, 2048), (32768, 4096), (16384, 8192),
     (16384, 16384), (8192, 32768), (4096, 65536), (2048, 131072),
 ]  # fmt: skip
+TINY = [(1, 16), (7, 100), (32, 768), (16, 4096), (2, 20_000)]
 EPSILON = 1e-3
 FLUSH = None
 
@@ -48,6 +52,32 @@ def milliseconds(run: object, repeats: int = 20) -> float:
         times.append((begin, end))
     torch.cuda.synchronize()
     return statistics.median(begin.elapsed_time(end) for begin, end in times)
+
+
+def microseconds(run: Callable, launches: int = 200) -> tuple[float, float]:
+    """Of one call among many: of the GPU's time in a CUDA graph of them, of the host's time."""
+    for _ in range(20):
+        run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(launches):
+            run()
+    graph.replay()
+    on_gpu, on_host = [], []
+    for _ in range(20):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        on_gpu.append(begin.elapsed_time(end) / launches * 1e3)
+        start = time.perf_counter()
+        for _ in range(launches):
+            run()
+        on_host.append((time.perf_counter() - start) / launches * 1e6)
+        torch.cuda.synchronize()
+    return statistics.median(on_gpu), statistics.median(on_host)
 
 
 def torch_norm(rms: bool) -> Callable:
@@ -100,22 +130,39 @@ def measure_peer(name: str, options: argparse.Namespace, x, dy, gamma, beta) -> 
     return forward, backward
 
 
-def measure(rows: int, cols: int, dtype: torch.dtype, options: argparse.Namespace) -> dict:
+def calls(rows: int, cols: int, dtype: torch.dtype, rms: bool) -> tuple:
+    """x, y, dy, gamma, beta, and what launches a forward and a backward pass."""
     torch.manual_seed(0)
-    formula = "rms" if options.rms else "center"
+    formula = "rms" if rms else "center"
     x = torch.randn(rows, cols, device="cuda", dtype=dtype)
     dy = torch.randn_like(x)
     gamma = torch.randn(cols, device="cuda", dtype=torch.float32)
-    beta = None if options.rms else torch.randn_like(gamma)
+    beta = None if rms else torch.randn_like(gamma)
     y, dx = torch.empty_like(x), torch.empty_like(x)
-    mean = None if options.rms else torch.empty(rows, device="cuda")
+    mean = None if rms else torch.empty(rows, device="cuda")
     rstd = torch.empty(rows, device="cuda")
-    dgamma, dbeta = torch.empty_like(gamma), None if options.rms else torch.empty_like(gamma)
+    dgamma, dbeta = torch.empty_like(gamma), None if rms else torch.empty_like(gamma)
     settings = {"axis": [-1], "formula": formula, "epsilon": EPSILON}
     forward = library.forward(x, gamma, beta, y, mean, rstd, **settings)
     backward = library.backward(
         dy, x, gamma, mean, rstd, dx, dgamma, dbeta, axis=[-1], formula=formula
     )
+    return x, y, dy, gamma, beta, forward, backward
+
+
+def print_launches() -> None:
+    print("| rows x cols | forward, GPU | backward, GPU | forward, host | backward, host |")
+    print("|---|---|---|---|---|")
+    gpu, host = microseconds(partial(torch.cuda._sleep, 0))
+    print(f"| a kernel that does nothing | {gpu:.2f} | {gpu:.2f} | {host:.2f} | {host:.2f} |")
+    for rows, cols in TINY:
+        *_, forward, backward = calls(rows, cols, torch.float32, False)
+        (gpu, host), (back_gpu, back_host) = microseconds(forward), microseconds(backward)
+        print(f"| {rows} x {cols} | {gpu:.2f} | {back_gpu:.2f} | {host:.2f} | {back_host:.2f} |")
+
+
+def measure(rows: int, cols: int, dtype: torch.dtype, options: argparse.Namespace) -> dict:
+    x, y, dy, gamma, beta, forward, backward = calls(rows, cols, dtype, options.rms)
     out = {"rows": rows, "cols": cols, "dtype": str(dtype).removeprefix("torch.")}
     out["copy"] = milliseconds(lambda: y.copy_(x))
     out["forward"] = milliseconds(forward)
@@ -141,8 +188,12 @@ def main() -> None:
     parser.add_argument("--rms", action="store_true", help="RMSNorm in place of LayerNorm")
     parser.add_argument("--peers", nargs="*", default=["torch"], help="torch compile liger quack")
     parser.add_argument("--csv", help="write the numbers to this file")
+    parser.add_argument("--launches", action="store_true", help="tiny problems instead")
     options = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}\n")
+    if options.launches:
+        print_launches()
+        return
     header = ["dtype", "rows x cols", "copy", "forward", "of copy", "backward", "of copy"]
     header += [f"{name} {way}" for name in options.peers for way in ("forward", "backward")]
     print("| " + " | ".join(header) + " |\n" + "|---" * len(header) + "|")
