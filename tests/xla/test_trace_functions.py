@@ -78,9 +78,10 @@ def test_tape_inside(layer: Layer, x: tf.Tensor, dy: tf.Tensor) -> None:
         close(actual, exact)
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-def test_tape_outside(layer: Layer, x: tf.Tensor, dy: tf.Tensor, persistent: bool) -> None:
-    function = tf.function(lambda x: layer(x), jit_compile=True, autograph=False)
+def check_differentiated(
+    layer: Layer, function: Any, x: tf.Tensor, dy: tf.Tensor, persistent: bool = False
+) -> None:
+    """`function`, which computes the layer, and what a tape outside of it makes of that."""
     with tf.GradientTape(persistent=persistent) as tape:
         tape.watch(x)
         y = function(x)
@@ -88,6 +89,12 @@ def test_tape_outside(layer: Layer, x: tf.Tensor, dy: tf.Tensor, persistent: boo
     gradients = tape.gradient(y, [x, layer.gamma, layer.beta], output_gradients=dy)
     for actual, exact in zip(gradients, layer.exact_gradients(x, dy), strict=True):
         close(actual, exact)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_tape_outside(layer: Layer, x: tf.Tensor, dy: tf.Tensor, persistent: bool) -> None:
+    function = tf.function(lambda x: layer(x), jit_compile=True, autograph=False)
+    check_differentiated(layer, function, x, dy, persistent)
     assert "FusedLayerNormGrad" in made_for_tapes()
 
 
@@ -111,13 +118,7 @@ def test_tape_outside_of_an_ordinary_function(
     close(function(x), layer.exact(x))
     gc.collect()
     assert not made_for_tapes()
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = function(x)
-    close(y, layer.exact(x))
-    gradients = tape.gradient(y, [x, layer.gamma, layer.beta], output_gradients=dy)
-    for actual, exact in zip(gradients, layer.exact_gradients(x, dy), strict=True):
-        close(actual, exact)
+    check_differentiated(layer, function, x, dy)
     assert found(where="tape") == 1 and made_for_tapes() == {"FusedLayerNormGrad"}
     for fetch in (function, function.get_concrete_function(x)):
         close(fetch(x), layer.exact(x))
@@ -232,13 +233,7 @@ def test_branches_with_the_tape_outside(layer: Layer, x: tf.Tensor, dy: tf.Tenso
     def function(x: tf.Tensor, positive: tf.Tensor) -> tf.Tensor:
         return tf.cond(positive, lambda: layer(x), lambda: layer(2.0 * x))
 
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = function(x, tf.constant(True))
-    close(y, layer.exact(x))
-    gradients = tape.gradient(y, [x, layer.gamma, layer.beta], output_gradients=dy)
-    for actual, exact in zip(gradients, layer.exact_gradients(x, dy), strict=True):
-        close(actual, exact)
+    check_differentiated(layer, lambda x: function(x, tf.constant(True)), x, dy)
 
 
 def test_cases_and_maps(layer: Layer, x: tf.Tensor) -> None:
