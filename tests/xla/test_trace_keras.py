@@ -61,6 +61,14 @@ def test_fit(x: np.ndarray, y: np.ndarray) -> None:
     assert not nv_norms_rewriter.report().refused
 
 
+def test_fit_is_stock_to_the_bit_where_all_is_left(x: np.ndarray, y: np.ndarray) -> None:
+    nv_norms_rewriter.configure(xla="none")
+    stock, left = both(lambda: losses(x, y))
+    assert left == stock
+    report = nv_norms_rewriter.report()
+    assert len(report) == 2 * NORMS and {r.reason for r in report} == {"left_to_xla"}
+
+
 def test_fit_with_a_batch_of_unknown_size(x: np.ndarray, y: np.ndarray) -> None:
     batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(5)
     stock, fused = both(lambda: losses(batches, None, None))
