@@ -84,7 +84,7 @@ template <typename A>
 __global__ void __launch_bounds__(32)
     TermsKernel(const __grid_constant__ ColumnShape shape, Formula formula, DType param_type,
                 DType stat_type, const BackwardBuffers buffers, const ChannelSums* partials,
-                GradientTerms<A>* terms) {
+                GradientTerms<A>* terms, XhatLine<A>* lines) {
   const int64_t stat = blockIdx.x;
   const int64_t n = stat / shape.groups;
   const int64_t first = stat % shape.groups * shape.depth;
@@ -106,23 +106,22 @@ __global__ void __launch_bounds__(32)
   const A rstd = LoadOne<A>(stat_type, buffers.rstd, stat);
   const double count = static_cast<double>(shape.s) * static_cast<double>(shape.depth);
   terms[stat] = TermsOf<A, double>(formula, mean, rstd, sums[0], sums[1], sums[2], count);
+  lines[stat] = XhatLineOf(terms[stat]);
 }
 
 // dgamma and dbeta where a parameter belongs to a channel.
 template <typename A>
 __global__ void __launch_bounds__(kFinishColumns* kFinishRows)
     ParamsKernel(const __grid_constant__ ColumnShape shape, DType type, void* dgamma, void* dbeta,
-                 const ChannelSums* partials, const GradientTerms<A>* terms) {
+                 const ChannelSums* partials, const XhatLine<A>* lines) {
   __shared__ double shared[2][kFinishRows][kFinishColumns];
   const int64_t channel = static_cast<int64_t>(blockIdx.x) * kFinishColumns + threadIdx.x;
   double sums[2] = {0, 0};
   if (channel < shape.channels) {
     for (int64_t i = threadIdx.y; i < shape.n * shape.slabs; i += kFinishRows) {
       const ChannelSums& at = partials[i * shape.channels + channel];
-      const GradientTerms<A>& t = terms[i / shape.slabs * shape.groups + channel / shape.depth];
-      // dy_e is about the stored mean.
-      const double about = static_cast<double>(t.xhat_high) - t.high + t.xhat_low;
-      sums[0] += t.rstd * (at.dy_e - about * at.dy);
+      const XhatLine<A>& line = lines[i / shape.slabs * shape.groups + channel / shape.depth];
+      sums[0] += line.rstd * at.dy_e + line.offset * at.dy;
       sums[1] += at.dy;
     }
   }
@@ -186,11 +185,11 @@ __global__ void __launch_bounds__(kColumnThreads)
 
 template <typename A>
 Status LaunchParams(const ColumnShape& shape, DType type, const ChannelSums* partials,
-                    const GradientTerms<A>* terms, const BackwardBuffers& buffers, void* stream) {
+                    const XhatLine<A>* lines, const BackwardBuffers& buffers, void* stream) {
   return LaunchKernel("parameter gradients of columns", ParamsKernel<A>,
                       static_cast<unsigned>(CeilDiv(shape.channels, kFinishColumns)),
                       dim3(kFinishColumns, kFinishRows), 0, 1, stream, shape, type, buffers.dgamma,
-                      buffers.dbeta, partials, terms);
+                      buffers.dbeta, partials, lines);
 }
 
 int64_t PartialsBytes(const BackwardPlan& plan) {
@@ -208,14 +207,17 @@ Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, void* 
   auto* partials = static_cast<ChannelSums*>(workspace);
   auto* terms =
       reinterpret_cast<GradientTerms<A>*>(static_cast<char*>(workspace) + PartialsBytes(plan));
+  auto* lines =
+      reinterpret_cast<XhatLine<A>*>(reinterpret_cast<char*>(terms) + Align16(TermsBytes(problem)));
   const unsigned blocks = static_cast<unsigned>(ColumnBlocks(shape));
   NV_NORMS_RETURN_IF_ERROR(LaunchKernel("gradient sums of columns", SumsKernel<A, VEC>, blocks,
                                         block, 0, 1, stream, shape, problem.x, problem.dy,
                                         problem.param, problem.stat(), buffers, partials));
-  NV_NORMS_RETURN_IF_ERROR(LaunchKernel(
-      "gradient terms of columns", TermsKernel<A>,
-      static_cast<unsigned>(problem.geometry.statistics), 32, 0, 1, stream, shape, problem.formula,
-      problem.param, problem.stat(), buffers, static_cast<const ChannelSums*>(partials), terms));
+  NV_NORMS_RETURN_IF_ERROR(LaunchKernel("gradient terms of columns", TermsKernel<A>,
+                                        static_cast<unsigned>(problem.geometry.statistics), 32, 0,
+                                        1, stream, shape, problem.formula, problem.param,
+                                        problem.stat(), buffers,
+                                        static_cast<const ChannelSums*>(partials), terms, lines));
   if (buffers.dx != nullptr) {
     NV_NORMS_RETURN_IF_ERROR(LaunchKernel("normalization gradient of columns", ApplyKernel<A, VEC>,
                                           blocks, block, 0, 1, stream, shape, problem.x, problem.dy,
@@ -224,10 +226,10 @@ Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, void* 
   }
   if (buffers.dgamma == nullptr && buffers.dbeta == nullptr) return Status();
   if (layout.s_stride != 0) {
-    void* const behind = reinterpret_cast<char*>(terms) + Align16(TermsBytes(problem));
-    return LaunchRowParams(plan, buffers, terms, behind, stream);
+    void* const behind = reinterpret_cast<char*>(lines) + Align16(XhatLineBytes(problem));
+    return LaunchRowParams(plan, buffers, lines, behind, stream);
   }
-  return LaunchParams<A>(shape, problem.dparam, partials, terms, buffers, stream);
+  return LaunchParams<A>(shape, problem.dparam, partials, lines, buffers, stream);
 }
 
 }  // namespace
@@ -242,17 +244,17 @@ void PlanBackwardColumns(BackwardPlan* plan) {
     plan->workspace = Align16(TermsBytes(plan->problem));
     return;
   }
-  plan->workspace =
-      PartialsBytes(*plan) + Align16(TermsBytes(plan->problem)) + RowParamsBytes(*plan);
+  plan->workspace = PartialsBytes(*plan) + Align16(TermsBytes(plan->problem)) +
+                    Align16(XhatLineBytes(plan->problem)) + RowParamsBytes(*plan);
   PlanBackwardColumnsResident(plan);
 }
 
 Status LaunchColumnParams(const ColumnLayout& layout, DType type, int64_t slabs,
-                          const ChannelSums* sums, const GradientTerms<float>* terms,
+                          const ChannelSums* sums, const XhatLine<float>* lines,
                           const BackwardBuffers& buffers, void* stream) {
   const Slabs cut = {CeilDiv(layout.s, slabs), slabs};
   const ColumnShape shape = ColumnShape::Of(layout, cut, ColumnBlock(layout.channels(), 1), 1);
-  return LaunchParams<float>(shape, type, sums, terms, buffers, stream);
+  return LaunchParams<float>(shape, type, sums, lines, buffers, stream);
 }
 
 Status LaunchBackwardColumns(const BackwardPlan& plan, const BackwardBuffers& buffers,

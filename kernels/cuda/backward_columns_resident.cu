@@ -50,14 +50,14 @@ struct PlainSums {
 
 // Where a block's part of the gradient of the parameters goes, for another kernel to add up.
 struct Outputs {
-  ChannelSums* sums;            // [n, channels]
-  GradientTerms<float>* terms;  // [statistics]
+  ChannelSums* sums;       // [n, channels]
+  XhatLine<float>* lines;  // [statistics]
 };
 
 // With every column's sums over the group in scratch.sums.
 __device__ __forceinline__ void TermsOfColumns(const StripShape& shape, Formula formula,
                                                const Scratch& scratch, const float* means,
-                                               int64_t first_stat, GradientTerms<float>* store) {
+                                               int64_t first_stat, XhatLine<float>* store) {
   const int members = shape.members();
   const int lanes = members == 1 ? 1 : 32;
   const int lane = threadIdx.x % lanes;
@@ -77,7 +77,7 @@ __device__ __forceinline__ void TermsOfColumns(const StripShape& shape, Formula 
     if (lane != 0) continue;
     scratch.stats[g] = TermsOf<float, double>(formula, means[g * shape.depth], scratch.rstds[g],
                                               sums[0], sums[1], sums[2], count);
-    if (store != nullptr) store[first_stat + g] = scratch.stats[g];
+    if (store != nullptr) store[first_stat + g] = XhatLineOf(scratch.stats[g]);
   }
 }
 
@@ -260,7 +260,7 @@ struct BackwardBody {
     __syncthreads();
   }
 
-  __device__ __forceinline__ void Exchange(int unit) {
+  __device__ __forceinline__ void Send(int unit) {
     PutColumns(unit);
     PutEntries();
     ColumnSums<kNumbers>(shape, shape.entries, scratch.sums,
@@ -274,11 +274,14 @@ struct BackwardBody {
                            }
                          });
     if (shape.blocks > 1) exchange.Send(scratch.sums);
+  }
+
+  __device__ __forceinline__ void Receive(int unit) {
     if (shape.blocks > 1) exchange.Receive(scratch.sums);
     __syncthreads();
     const StripUnit at(shape, unit);
     TermsOfColumns(shape, problem.formula, scratch, Means(half), FirstStat(at),
-                   place.rank == 0 ? outputs.terms : nullptr);
+                   place.rank == 0 ? outputs.lines : nullptr);
     if (place.rank == 0 && outputs.sums != nullptr) StoreChannels(at);
     __syncthreads();
     TakeTerms();
@@ -348,7 +351,7 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
   if (STREAMING) {
     walk.Streaming();
   } else {
-    walk.Resident();
+    walk.template Resident<false>();
   }
 #endif
 }
@@ -397,7 +400,7 @@ void PlanBackwardColumnsResident(BackwardPlan* plan) {
   const StripShape shape = ShapeOf(layout, size, plan->strips);
   plan->workspace =
       std::max(plan->workspace, ExchangeBytes<kNumbers>(shape) + ChannelBytes(layout) +
-                                    Align16(TermsBytes(problem)) + RowParamsBytes(*plan));
+                                    Align16(XhatLineBytes(problem)) + RowParamsBytes(*plan));
 }
 
 Status LaunchBackwardColumnsResident(const BackwardPlan& plan, const BackwardBuffers& buffers,
@@ -409,10 +412,10 @@ Status LaunchBackwardColumnsResident(const BackwardPlan& plan, const BackwardBuf
   const ColumnLayout& layout = problem.geometry.columns;
   const StripShape shape = ShapeOf(layout, static_cast<int>(SizeOf(problem.x)), plan.strips);
   char* behind = static_cast<char*>(workspace) + ExchangeBytes<kNumbers>(shape);
-  auto* terms = reinterpret_cast<GradientTerms<float>*>(behind + ChannelBytes(layout));
+  auto* lines = reinterpret_cast<XhatLine<float>*>(behind + ChannelBytes(layout));
   const bool params = buffers.dgamma != nullptr || buffers.dbeta != nullptr;
   Outputs outputs = {nullptr, nullptr};
-  if (params) outputs.terms = terms;
+  if (params) outputs.lines = lines;
   if (params && layout.s_stride == 0) outputs.sums = reinterpret_cast<ChannelSums*>(behind);
   NV_NORMS_RETURN_IF_ERROR(
       LaunchResident("normalization gradient of resident columns",
@@ -421,10 +424,10 @@ Status LaunchBackwardColumnsResident(const BackwardPlan& plan, const BackwardBuf
                      launched, shape, problem, buffers, outputs, workspace));
   if (!*launched || !params) return Status();
   if (layout.s_stride != 0) {
-    void* const rest = reinterpret_cast<char*>(terms) + Align16(TermsBytes(problem));
-    return LaunchRowParams(plan, buffers, terms, rest, stream);
+    void* const rest = reinterpret_cast<char*>(lines) + Align16(XhatLineBytes(problem));
+    return LaunchRowParams(plan, buffers, lines, rest, stream);
   }
-  return LaunchColumnParams(layout, problem.dparam, 1, outputs.sums, terms, buffers, stream);
+  return LaunchColumnParams(layout, problem.dparam, 1, outputs.sums, lines, buffers, stream);
 }
 
 }  // namespace cuda

@@ -130,7 +130,7 @@ __device__ __forceinline__ void LanesSum(double (&values)[N], int lanes,
 template <typename A>
 __global__ void __launch_bounds__(kThreads)
     TermsKernel(const __grid_constant__ Arguments args, int lanes, const A* e_sums,
-                const SegmentSums<A>* sums, GradientTerms<A>* terms, RowScale<A>* scales) {
+                const SegmentSums<A>* sums, GradientTerms<A>* terms, XhatLine<A>* lines) {
   __shared__ BlockStorage<3, double> storage;
   const SegmentLayout& layout = args.layout;
   const int lane = threadIdx.x & (lanes - 1);
@@ -153,13 +153,13 @@ __global__ void __launch_bounds__(kThreads)
   const GradientTerms<A> t =
       TermsOf<A, double>(args.formula, mean, rstd, mine[0], mine[1], mine[2], numbers);
   terms[row] = t;
-  scales[row] = {rstd, rstd * ((t.high - t.xhat_high) - t.xhat_low)};
+  lines[row] = XhatLineOf(t);
 }
 
 template <typename A>
 __global__ void __launch_bounds__(kThreads)
     ParamsKernel(const SegmentLayout layout, int64_t pieces, int lanes, DType type,
-                 const SegmentSums<A>* sums, const RowScale<A>* scales, void* dgamma, void* dbeta) {
+                 const SegmentSums<A>* sums, const XhatLine<A>* lines, void* dgamma, void* dbeta) {
   __shared__ BlockStorage<2, double> storage;
   const int lane = threadIdx.x & (lanes - 1);
   const int64_t param = blockIdx.x * static_cast<int64_t>(kThreads / lanes) + threadIdx.x / lanes;
@@ -173,9 +173,8 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t n = i / pieces;
     const int64_t row = n * layout.modulus + first;
     const SegmentSums<A> at = sums[(row * layout.segments + segment) * pieces + (i - n * pieces)];
-    const RowScale<A> scale = scales[row];
-    mine[0] +=
-        static_cast<double>(scale.rstd) * at.dy_e + static_cast<double>(scale.xhat_offset) * at.dy;
+    const XhatLine<A> line = lines[row];
+    mine[0] += static_cast<double>(line.rstd) * at.dy_e + static_cast<double>(line.offset) * at.dy;
     mine[1] += at.dy;
   }
   LanesSum(mine, lanes, &storage);
@@ -250,7 +249,7 @@ struct Places {
   int64_t e_sums = 0;
   int64_t sums = 0;
   int64_t terms = 0;
-  int64_t scales = 0;
+  int64_t lines = 0;
   int64_t bytes = 0;
 
   explicit Places(const BackwardProblem& problem) {
@@ -264,7 +263,7 @@ struct Places {
     e_sums = take(layout.rows * layout.segments * pieces * static_cast<int64_t>(sizeof(A)));
     sums = take(SumsBytes<A>(layout, pieces));
     terms = take(TermsBytes(problem));
-    scales = take(ScalesBytes<A>(layout));
+    lines = take(XhatLineBytes(problem));
   }
 };
 
@@ -278,7 +277,7 @@ Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, void* 
   auto* const e_sums = reinterpret_cast<A*>(base + places.e_sums);
   auto* const sums = reinterpret_cast<SegmentSums<A>*>(base + places.sums);
   auto* const terms = reinterpret_cast<GradientTerms<A>*>(base + places.terms);
-  auto* const scales = reinterpret_cast<RowScale<A>*>(base + places.scales);
+  auto* const lines = reinterpret_cast<XhatLine<A>*>(base + places.lines);
   Arguments args = {problem.dy,      problem.x, problem.param,    problem.dx,      problem.stat(),
                     problem.formula, layout,    PiecesOf(layout), LanesOf(layout), buffers};
   const bool vectors = VectorAligned(buffers.x, problem.x, kVector) &&
@@ -292,29 +291,29 @@ Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, void* 
   NV_NORMS_RETURN_IF_ERROR(
       LaunchKernel("gradient terms of rows of segments", TermsKernel<A>,
                    static_cast<unsigned>(CeilDiv(layout.rows, kThreads / lanes)), kThreads, 0, 1,
-                   stream, args, lanes, e_sums, sums, terms, scales));
+                   stream, args, lanes, e_sums, sums, terms, lines));
   if (buffers.dx != nullptr) {
     NV_NORMS_RETURN_IF_ERROR(LaunchKernel("normalization gradient of segments", kernels.apply,
                                           blocks, kThreads, 0, 1, stream, args, terms));
   }
   if (buffers.dgamma == nullptr && buffers.dbeta == nullptr) return Status();
-  return LaunchSegmentParams<A>(layout, args.pieces, problem.dparam, sums, scales, buffers, stream);
+  return LaunchSegmentParams<A>(layout, args.pieces, problem.dparam, sums, lines, buffers, stream);
 }
 
 }  // namespace
 
 template <typename A>
 Status LaunchSegmentParams(const SegmentLayout& layout, int64_t pieces, DType type,
-                           const SegmentSums<A>* sums, const RowScale<A>* scales,
+                           const SegmentSums<A>* sums, const XhatLine<A>* lines,
                            const BackwardBuffers& buffers, void* stream) {
   const int lanes = LanesFor(layout.rows / layout.modulus * pieces);
   const int64_t blocks = CeilDiv(layout.modulus * layout.segments, kThreads / lanes);
   return LaunchKernel("parameter gradients of segments", ParamsKernel<A>,
                       static_cast<unsigned>(blocks), kThreads, 0, 1, stream, layout, pieces, lanes,
-                      type, sums, scales, buffers.dgamma, buffers.dbeta);
+                      type, sums, lines, buffers.dgamma, buffers.dbeta);
 }
 template Status LaunchSegmentParams<float>(const SegmentLayout&, int64_t, DType,
-                                           const SegmentSums<float>*, const RowScale<float>*,
+                                           const SegmentSums<float>*, const XhatLine<float>*,
                                            const BackwardBuffers&, void*);
 
 void PlanBackwardSegments(BackwardPlan* plan) {

@@ -12,7 +12,7 @@ namespace {
 // For the gradients of the parameters; null where they are not wanted.
 struct Outputs {
   SegmentSums<float>* sums;  // [rows, segments, pieces]
-  RowScale<float>* scales;   // [rows]
+  XhatLine<float>* lines;    // [rows]
 };
 
 #if __CUDA_ARCH__ >= 800
@@ -27,11 +27,18 @@ struct BackwardBody {
     TeamStorage<3, float> team_sums;
   };
 
-  // What is loaded a row ahead.
+  // What is loaded of a row, one ahead.
   struct Row {
     float mean;
     float rstd;
-    float gamma;  // of the only segment of a block
+    float gamma;  // a lane's: of one of the block's segments
+  };
+  // What is known of a row whose sums were taken. There may be two: of the row that waits for its
+  // output, and of the next.
+  struct Sent {
+    int unit = -1;
+    Row row;
+    float sums[3];
   };
 
   const Tiles& tiles;
@@ -42,9 +49,14 @@ struct BackwardBody {
   Storage* storage;
   float inverse;  // 1 / numbers of a row
   int parity = 0;
-  int unit;
+  int team_parity = 0;
+  int unit;  // whose output is written
   Row row;
+  int next_unit;  // whose sums are taken
   Row next;
+  Row later;  // of the one after it
+  Sent older;
+  Sent newer;
   float e[2];  // sums of the segment so far
   float dy[2];
   float dy_e[2];
@@ -62,25 +74,32 @@ struct BackwardBody {
         storage(storage),
         inverse(1.0f / static_cast<float>(problem.geometry.reduced)) {}
 
-  __device__ __forceinline__ float GammaOf(int64_t at, int segment) const {
+  __device__ __forceinline__ float LoadGamma(int64_t at, int segment) const {
     return ParamOr<float>(problem.param, buffers.gamma,
                           tiles.shape.layout.ParamOf(at, tiles.first + segment), 1);
   }
 
   __device__ __forceinline__ void Prefetch(int at) {
     if (at >= tiles.units()) return;
-    next.mean = buffers.mean == nullptr ? 0.0f : static_cast<const float*>(buffers.mean)[at];
-    next.rstd = static_cast<const float*>(buffers.rstd)[at];
-    if (tiles.shape.own == 1) next.gamma = GammaOf(at, 0);
+    later.mean = buffers.mean == nullptr ? 0.0f : static_cast<const float*>(buffers.mean)[at];
+    later.rstd = static_cast<const float*>(buffers.rstd)[at];
+    if (tiles.shape.own <= 32) later.gamma = LoadGamma(at, tiles.LanesSegment());
+  }
+
+  // Of one of the block's segments.
+  __device__ __forceinline__ float GammaOf(const Row& of, int at, int segment) const {
+    if (tiles.shape.own == 1) return of.gamma;
+    if (tiles.shape.own > 32) return LoadGamma(at, segment);
+    return __shfl_sync(0xffffffffu, of.gamma, segment);
   }
 
   __device__ __forceinline__ void Start() {}
   __device__ __forceinline__ void Ready() { Prefetch(tiles.team); }
 
   __device__ __forceinline__ void Begin(int at) {
-    unit = at;
-    row = next;
-    Prefetch(unit + tiles.shape.teams);
+    next_unit = at;
+    next = later;
+    Prefetch(at + tiles.shape.teams);
     all[0] = all[1] = all[2] = 0;
     Clear();
   }
@@ -98,7 +117,7 @@ struct BackwardBody {
       Unpack<X>(from + (2 * j + 1) * kResidentThreads, d);
 #pragma unroll
       for (int v = 0; v < kVec; ++v) {
-        const float about = x[v] - row.mean;
+        const float about = x[v] - next.mean;
         e[v % 2] += about;
         dy[v % 2] += d[v];
         dy_e[v % 2] += d[v] * about;
@@ -111,7 +130,7 @@ struct BackwardBody {
 
   // Of several segments of a block.
   __device__ __forceinline__ void EndSegment(int segment) {
-    const float gamma = GammaOf(unit, segment);
+    const float gamma = GammaOf(next, next_unit, segment);
     float sums[2] = {dy[0] + dy[1], dy_e[0] + dy_e[1]};
     all[0] += e[0] + e[1];
     all[1] += gamma * sums[0];
@@ -124,15 +143,37 @@ struct BackwardBody {
 
   __device__ __forceinline__ void StoreSums(int segment, int piece, float of_dy, float of_dy_e) {
     const SegmentShape& shape = tiles.shape;
-    const int64_t at = static_cast<int64_t>(unit) * shape.segments + tiles.first + segment;
+    const int64_t at = static_cast<int64_t>(next_unit) * shape.segments + tiles.first + segment;
     outputs.sums[at * shape.pieces() + piece] = {of_dy, of_dy_e};
+  }
+
+  __device__ __forceinline__ void Send(int) {
+    const bool several = tiles.shape.own > 1;
+    float sums[3] = {several ? all[0] : e[0] + e[1], several ? all[1] : dy[0] + dy[1],
+                     several ? all[2] : dy_e[0] + dy_e[1]};
+    TeamSum<WARPS>(sums, &storage->sums, parity);
+    parity ^= 1;
+    if (!several) {
+      if (outputs.sums != nullptr && tiles.first_thread()) {
+        StoreSums(0, tiles.part, sums[1], sums[2]);
+      }
+      sums[1] *= next.gamma;
+      sums[2] *= next.gamma;
+    }
+    if (!WARPS && tiles.shape.blocks > 1 && threadIdx.x == 0) {
+      PostToGrid(mail + static_cast<int64_t>(next_unit) * tiles.shape.blocks + tiles.rank, sums);
+    }
+    older = newer;
+    newer.unit = next_unit;
+    newer.row = next;
+#pragma unroll
+    for (int n = 0; n < 3; ++n) newer.sums[n] = sums[n];
   }
 
   // The sums of all blocks of the team.
   __device__ __forceinline__ void Collect(float (&sums)[3]) {
     const int blocks = tiles.shape.blocks;
-    Post* posts = mail + static_cast<int64_t>(unit) * blocks;
-    if (threadIdx.x == 0) PostToGrid(posts + tiles.rank, sums);
+    const Post* posts = mail + static_cast<int64_t>(unit) * blocks;
     sums[0] = sums[1] = sums[2] = 0;
     const bool few = blocks <= 32;  // every warp adds them up
     for (int block = few ? threadIdx.x % 32 : threadIdx.x; block < blocks;
@@ -147,34 +188,30 @@ struct BackwardBody {
       __syncwarp();
       WarpSum(sums, 32);
     } else {
-      TeamSum<false>(sums, &storage->team_sums, parity);
+      TeamSum<false>(sums, &storage->team_sums, team_parity);
+      team_parity ^= 1;
     }
   }
 
-  __device__ __forceinline__ void Exchange(int) {
-    const bool own = tiles.shape.own > 1;
-    float sums[3] = {own ? all[0] : e[0] + e[1], own ? all[1] : dy[0] + dy[1],
-                     own ? all[2] : dy_e[0] + dy_e[1]};
-    TeamSum<WARPS>(sums, &storage->sums, parity);
-    if (!own) {
-      if (outputs.sums != nullptr && tiles.first_thread()) {
-        StoreSums(0, tiles.part, sums[1], sums[2]);
-      }
-      sums[1] *= row.gamma;
-      sums[2] *= row.gamma;
-    }
+  __device__ __forceinline__ void Receive(int at) {
+    const bool last = newer.unit == at;  // by value: a reference would put all in local memory
+    unit = at;
+    row.mean = last ? newer.row.mean : older.row.mean;
+    row.rstd = last ? newer.row.rstd : older.row.rstd;
+    row.gamma = last ? newer.row.gamma : older.row.gamma;
+    float sums[3];
+#pragma unroll
+    for (int n = 0; n < 3; ++n) sums[n] = last ? newer.sums[n] : older.sums[n];
     if (!WARPS && tiles.shape.blocks > 1) Collect(sums);
-    parity ^= 1;
     line = LineOf(problem.formula, row.mean, row.rstd, sums[0], sums[1], sums[2], inverse);
-    if (outputs.scales != nullptr && tiles.rank == 0 && tiles.first_thread()) {
-      outputs.scales[unit] = {row.rstd, line.xhat_offset};
+    if (outputs.lines != nullptr && tiles.rank == 0 && tiles.first_thread()) {
+      outputs.lines[unit] = {row.rstd, line.xhat_offset};
     }
   }
 
   template <bool FULL>
   __device__ __forceinline__ void Apply(const uint4* from, int tile, int items) {
-    const float gamma = tiles.shape.own == 1 ? row.gamma : GammaOf(unit, tiles.SegmentOf(tile));
-    const float scale = row.rstd * gamma;
+    const float scale = row.rstd * GammaOf(row, unit, tiles.SegmentOf(tile));
     const int64_t to = (tiles.Base(unit) + tiles.begin + tiles.OffsetOf(tile)) * kVec;
 #pragma unroll
     for (int j = 0; j < Tiles::kItems; ++j) {
@@ -211,7 +248,7 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
   if (STREAMING) {
     walk.Streaming();
   } else {
-    walk.Resident();
+    walk.template Resident<true>();
   }
 #endif
 }
@@ -258,7 +295,7 @@ void PlanBackwardSegmentsResident(BackwardPlan* plan) {
   const SegmentShape shape = ShapeOf(*plan);
   plan->workspace = std::max(
       plan->workspace, MailBytes(shape) + Align16(SumsBytes<float>(shape.layout, shape.pieces())) +
-                           Align16(ScalesBytes<float>(shape.layout)));
+                           Align16(XhatLineBytes(problem)));
 }
 
 Status LaunchBackwardSegmentsResident(const BackwardPlan& plan, const BackwardBuffers& buffers,
@@ -274,7 +311,7 @@ Status LaunchBackwardSegmentsResident(const BackwardPlan& plan, const BackwardBu
   Outputs outputs = {nullptr, nullptr};
   if (params) {
     outputs.sums = reinterpret_cast<SegmentSums<float>*>(behind);
-    outputs.scales = reinterpret_cast<RowScale<float>*>(
+    outputs.lines = reinterpret_cast<XhatLine<float>*>(
         behind + Align16(SumsBytes<float>(shape.layout, shape.pieces())));
   }
   NV_NORMS_RETURN_IF_ERROR(ClearMail(shape, workspace, stream));
@@ -285,7 +322,7 @@ Status LaunchBackwardSegmentsResident(const BackwardPlan& plan, const BackwardBu
                                           static_cast<Post*>(workspace)));
   if (!*launched || !params) return Status();
   return LaunchSegmentParams<float>(shape.layout, shape.pieces(), problem.dparam, outputs.sums,
-                                    outputs.scales, buffers, stream);
+                                    outputs.lines, buffers, stream);
 }
 
 }  // namespace cuda

@@ -16,6 +16,7 @@ constexpr int64_t kColumns = 32 * kColumnVector;  // of the narrowest chunk
 struct Arguments {
   DType dy;
   DType x;
+  DType stat;
   int64_t n;
   int64_t s;
   int64_t channels;
@@ -24,6 +25,7 @@ struct Arguments {
   int64_t chunk_size;  // columns
   const void* dy_data;
   const void* x_data;
+  const void* mean_data;
 };
 
 // Of 32 numbers a lane keeps the sum over the warp of one, that of its own number.
@@ -45,9 +47,9 @@ __device__ __forceinline__ A SumOfOne(A (&values)[32]) {
 
 // dgamma, dbeta: partial sums [n, chunks, s].
 template <typename A, int VEC, typename How>
-__global__ void __launch_bounds__(kThreads)
-    RowParamsKernel(const __grid_constant__ Arguments args, const GradientTerms<A>* terms,
-                    A* dgamma, A* dbeta) {
+__global__ void __launch_bounds__(kThreads, sizeof(A) == 4 ? 2 : 1)
+    RowParamsKernel(const __grid_constant__ Arguments args, const XhatLine<A>* lines, A* dgamma,
+                    A* dbeta) {
   const int lane = threadIdx.x % 32;
   const int64_t task = blockIdx.x * static_cast<int64_t>(kThreads / 32) + threadIdx.x / 32;
   const int64_t chunk = task % args.chunks;
@@ -60,15 +62,13 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t base = (n * args.s + first) * args.channels;
   A sums[2 * kRows] = {};
   for (int64_t c = chunk * args.chunk_size + lane * VEC; c < end; c += 32 * VEC) {
-    A high[VEC];
-    A low[VEC];
-    A rstd[VEC];
+    XhatLine<A> line[VEC];
+    A mean[VEC];
 #pragma unroll
     for (int v = 0; v < VEC; ++v) {
-      const GradientTerms<A>& t = terms[n * args.channels + c + v];
-      high[v] = t.xhat_high;
-      low[v] = t.xhat_low;
-      rstd[v] = t.rstd;
+      const int64_t stat = n * args.channels + c + v;
+      line[v] = lines[stat];
+      mean[v] = args.mean_data == nullptr ? A(0) : LoadOne<A>(args.stat, args.mean_data, stat);
     }
 #pragma unroll
     for (int start = 0; start < kRows; start += kBatch) {
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kThreads)
         if (start + j >= rows) continue;
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
-          sums[start + j] += dy[j][v] * (((x[j][v] - high[v]) - low[v]) * rstd[v]);
+          sums[start + j] += dy[j][v] * ((x[j][v] - mean[v]) * line[v].rstd + line[v].offset);
           sums[kRows + start + j] += dy[j][v];
         }
       }
@@ -136,13 +136,14 @@ auto KernelFor(const BackwardProblem& problem) {
 }
 
 template <typename A>
-Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, const void* terms,
+Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, const void* lines,
                 void* workspace, void* stream) {
   const BackwardProblem& problem = plan.problem;
   const ColumnLayout& layout = problem.geometry.columns;
   const Cut cut = CutOf(plan);
-  const Arguments args = {problem.dy, problem.x,  layout.n,       layout.s,   layout.channels(),
-                          cut.runs,   cut.chunks, cut.chunk_size, buffers.dy, buffers.x};
+  const Arguments args = {problem.dy,     problem.x,         problem.stat(), layout.n,
+                          layout.s,       layout.channels(), cut.runs,       cut.chunks,
+                          cut.chunk_size, buffers.dy,        buffers.x,      buffers.mean};
   const bool vectors = layout.channels() % kColumnVector == 0 &&
                        VectorAligned(buffers.x, problem.x, kColumnVector) &&
                        VectorAligned(buffers.dy, problem.dy, kColumnVector);
@@ -153,7 +154,7 @@ Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, const 
       LaunchKernel("parameter gradients of rows of columns",
                    vectors ? KernelFor<A, kColumnVector>(problem) : KernelFor<A, 1>(problem),
                    static_cast<unsigned>(CeilDiv(warps, kThreads / 32)), kThreads, 0, 1, stream,
-                   args, static_cast<const GradientTerms<A>*>(terms), dgamma, dbeta));
+                   args, static_cast<const XhatLine<A>*>(lines), dgamma, dbeta));
   return LaunchFinish(problem, layout.s, buffers, dgamma, dbeta, layout.n * cut.chunks, plan.device,
                       stream);
 }
@@ -165,10 +166,10 @@ int64_t RowParamsBytes(const BackwardPlan& plan) {
   return wanted ? 2 * PartialBytes(plan) : 0;
 }
 
-Status LaunchRowParams(const BackwardPlan& plan, const BackwardBuffers& buffers, const void* terms,
+Status LaunchRowParams(const BackwardPlan& plan, const BackwardBuffers& buffers, const void* lines,
                        void* workspace, void* stream) {
-  return plan.problem.in_double() ? LaunchAs<double>(plan, buffers, terms, workspace, stream)
-                                  : LaunchAs<float>(plan, buffers, terms, workspace, stream);
+  return plan.problem.in_double() ? LaunchAs<double>(plan, buffers, lines, workspace, stream)
+                                  : LaunchAs<float>(plan, buffers, lines, workspace, stream);
 }
 
 }  // namespace cuda

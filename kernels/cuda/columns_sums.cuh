@@ -3,7 +3,7 @@
 #define NV_NORMS_KERNELS_CUDA_COLUMNS_SUMS_CUH_
 
 #include "kernels/cuda/norms.h"
-#include "kernels/cuda/terms.cuh"
+#include "kernels/cuda/xhat_line.cuh"
 
 namespace nv_norms {
 namespace cuda {
@@ -16,15 +16,15 @@ struct ChannelSums {
 };
 
 // dgamma and dbeta where a parameter belongs to a channel, from sums [n, slabs, channels] and the
-// terms of every statistic.
+// line of every statistic.
 Status LaunchColumnParams(const ColumnLayout& layout, DType type, int64_t slabs,
-                          const ChannelSums* sums, const GradientTerms<float>* terms,
+                          const ChannelSums* sums, const XhatLine<float>* lines,
                           const BackwardBuffers& buffers, void* stream);
 
-// dgamma and dbeta where a parameter belongs to a row of s, from the terms of every statistic;
+// dgamma and dbeta where a parameter belongs to a row of s, from the lines of every statistic;
 // reads x and dy again. The workspace has so many bytes.
 int64_t RowParamsBytes(const BackwardPlan& plan);
-Status LaunchRowParams(const BackwardPlan& plan, const BackwardBuffers& buffers, const void* terms,
+Status LaunchRowParams(const BackwardPlan& plan, const BackwardBuffers& buffers, const void* lines,
                        void* workspace, void* stream);
 
 }  // namespace cuda

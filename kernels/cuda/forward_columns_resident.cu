@@ -265,7 +265,7 @@ struct ForwardBody {
     }
   }
 
-  __device__ __forceinline__ void Exchange(int unit) {
+  __device__ __forceinline__ void Send(int unit) {
     PutColumns(unit);
     PutEntries();
     ColumnSums<kNumbers>(shape, shape.entries, scratch.sums,
@@ -278,6 +278,9 @@ struct ForwardBody {
                            }
                          });
     if (shape.blocks > 1) exchange.Send(scratch.sums);
+  }
+
+  __device__ __forceinline__ void Receive(int unit) {
     if (shape.blocks > 1) exchange.Receive(scratch.sums);
     __syncthreads();
     const StripUnit at(shape, unit);
@@ -348,7 +351,7 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
   if (STREAMING) {
     walk.Streaming();
   } else {
-    walk.Resident();
+    walk.template Resident<false>();
   }
 #endif
 }

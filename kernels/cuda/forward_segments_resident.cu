@@ -22,10 +22,18 @@ struct ForwardBody {
     TeamStorage<1, float> team_squares;
   };
 
-  // Of a segment; of the only one of a block it is loaded a row ahead.
+  // What a lane has of a row: the parameters of one of the block's segments.
   struct Params {
     float gamma;
     float beta;
+  };
+  // What is known of a row whose sums were taken. There may be two: of the row that waits for its
+  // output, and of the next.
+  struct Sent {
+    int row = -1;
+    Params params;
+    double mean;  // of the block's part
+    float m2;     // about it
   };
 
   const Tiles& tiles;
@@ -34,9 +42,13 @@ struct ForwardBody {
   Post* mail;
   Storage* storage;
   int parity = 0;
-  int row;
+  int team_parity = 0;
+  int row;  // whose output is written
   Params params;
-  Params next;
+  Params next;   // of the row whose sums are taken
+  Params later;  // of the one after it
+  Sent older;
+  Sent newer;
   float count;
   float reference;   // the thread's first x
   float sum[2];      // of x - reference
@@ -50,22 +62,29 @@ struct ForwardBody {
                                          Storage* storage)
       : tiles(tiles), problem(problem), buffers(buffers), mail(mail), storage(storage) {}
 
-  __device__ __forceinline__ Params Load(int64_t unit, int segment) const {
-    const int64_t at = tiles.shape.layout.ParamOf(unit, tiles.first + segment);
-    return {ParamOr<float>(problem.param, buffers.gamma, at, 1),
-            ParamOr<float>(problem.param, buffers.beta, at, 0)};
+  __device__ __forceinline__ Params Load(int64_t at, int segment) const {
+    const int64_t param = tiles.shape.layout.ParamOf(at, tiles.first + segment);
+    return {ParamOr<float>(problem.param, buffers.gamma, param, 1),
+            ParamOr<float>(problem.param, buffers.beta, param, 0)};
   }
 
-  __device__ __forceinline__ void Prefetch(int unit) {
-    if (tiles.shape.own == 1 && unit < tiles.units()) next = Load(unit, 0);
+  __device__ __forceinline__ void Prefetch(int at) {
+    if (tiles.shape.own <= 32 && at < tiles.units()) later = Load(at, tiles.LanesSegment());
+  }
+
+  // The parameters of one of the block's segments.
+  __device__ __forceinline__ Params ParamsOf(int segment) const {
+    if (tiles.shape.own == 1) return params;
+    if (tiles.shape.own > 32) return Load(row, segment);
+    return {__shfl_sync(0xffffffffu, params.gamma, segment),
+            __shfl_sync(0xffffffffu, params.beta, segment)};
   }
 
   __device__ __forceinline__ void Start() {}
   __device__ __forceinline__ void Ready() { Prefetch(tiles.team); }
 
   __device__ __forceinline__ void Begin(int unit) {
-    row = unit;
-    params = next;
+    next = later;
     Prefetch(unit + tiles.shape.teams);
     count = reference = 0;
     sum[0] = sum[1] = squares[0] = squares[1] = 0;
@@ -90,15 +109,36 @@ struct ForwardBody {
     count += static_cast<float>(items * kVec);
   }
 
+  __device__ __forceinline__ void Send(int unit) {
+    const bool rms = problem.formula == Formula::kRms;
+    older = newer;
+    newer.row = unit;
+    newer.params = next;
+    const float all = sum[0] + sum[1];
+    double total[1] = {static_cast<double>(reference) * count + all};
+    TeamSum<WARPS>(total, &storage->means, parity);
+    newer.mean =
+        rms ? 0.0 : total[0] / (static_cast<double>(tiles.shape.own) * tiles.length * kVec);
+    float about[1] = {squares[0] + squares[1]};
+    if (!rms && count > 0) {
+      const float own = all / count;
+      const float step = static_cast<float>(reference - newer.mean) + own;
+      about[0] += count * step * step - all * own;
+    }
+    TeamSum<WARPS>(about, &storage->squares, parity);
+    newer.m2 = about[0];
+    parity ^= 1;
+    if (!WARPS && tiles.shape.blocks > 1 && threadIdx.x == 0) {
+      const float above = static_cast<float>(newer.mean);
+      const float post[kPostNumbers] = {above, static_cast<float>(newer.mean - above), newer.m2};
+      PostToGrid(mail + static_cast<int64_t>(unit) * tiles.shape.blocks + tiles.rank, post);
+    }
+  }
+
   // The mean and the sum of squares about it, of what a team has of a row: from those of blocks.
   __device__ __forceinline__ void Collect(double& mean, float& m2) {
     const SegmentShape& shape = tiles.shape;
-    Post* posts = mail + static_cast<int64_t>(row) * shape.blocks;
-    if (threadIdx.x == 0) {
-      const float above = static_cast<float>(mean);
-      const float post[kPostNumbers] = {above, static_cast<float>(mean - above), m2};
-      PostToGrid(posts + tiles.rank, post);
-    }
+    const Post* posts = mail + static_cast<int64_t>(row) * shape.blocks;
     const bool few = shape.blocks <= 32;  // every warp adds them up
     const int first = few ? threadIdx.x % 32 : threadIdx.x;
     double means[2] = {0, 0};
@@ -120,7 +160,7 @@ struct ForwardBody {
     if (few) {
       WarpSum(total, 32);
     } else {
-      TeamSum<false>(total, &storage->team_means, parity);
+      TeamSum<false>(total, &storage->team_means, team_parity);
     }
     mean = problem.formula == Formula::kRms
                ? 0.0
@@ -134,29 +174,20 @@ struct ForwardBody {
     if (few) {
       WarpSum(about, 32);
     } else {
-      TeamSum<false>(about, &storage->team_squares, parity);
+      TeamSum<false>(about, &storage->team_squares, team_parity);
+      team_parity ^= 1;
     }
     m2 = about[0];
   }
 
-  __device__ __forceinline__ void Exchange(int) {
-    const SegmentShape& shape = tiles.shape;
-    const bool rms = problem.formula == Formula::kRms;
-    const float all = sum[0] + sum[1];
-    double total[1] = {static_cast<double>(reference) * count + all};
-    TeamSum<WARPS>(total, &storage->means, parity);
-    double mean = 0;
-    if (!rms) mean = total[0] / (static_cast<double>(shape.own) * tiles.length * kVec);
-    float about[1] = {squares[0] + squares[1]};
-    if (!rms && count > 0) {
-      const float own = all / count;
-      const float step = static_cast<float>(reference - mean) + own;
-      about[0] += count * step * step - all * own;
-    }
-    TeamSum<WARPS>(about, &storage->squares, parity);
-    float m2 = about[0];
-    if (!WARPS && shape.blocks > 1) Collect(mean, m2);
-    parity ^= 1;
+  __device__ __forceinline__ void Receive(int unit) {
+    const bool last = newer.row == unit;  // by value: a reference would put all in local memory
+    row = unit;
+    params.gamma = last ? newer.params.gamma : older.params.gamma;
+    params.beta = last ? newer.params.beta : older.params.beta;
+    double mean = last ? newer.mean : older.mean;
+    float m2 = last ? newer.m2 : older.m2;
+    if (!WARPS && tiles.shape.blocks > 1) Collect(mean, m2);
     m2 = m2 < 0 ? 0.0f : m2;  // keeps NaN
     rstd = static_cast<float>(
         rsqrt(m2 / static_cast<double>(problem.geometry.reduced) + problem.epsilon));
@@ -171,9 +202,9 @@ struct ForwardBody {
 
   template <bool FULL>
   __device__ __forceinline__ void Apply(const uint4* from, int tile, int items) {
-    if (tiles.shape.own > 1) params = Load(row, tiles.SegmentOf(tile));
-    const float scale = rstd * params.gamma;
-    const float shift = params.beta - low * scale;
+    const Params of = ParamsOf(tiles.SegmentOf(tile));
+    const float scale = rstd * of.gamma;
+    const float shift = of.beta - low * scale;
     const int64_t to = (tiles.Base(row) + tiles.begin + tiles.OffsetOf(tile)) * kVec;
 #pragma unroll
     for (int j = 0; j < Tiles::kItems; ++j) {
@@ -206,7 +237,7 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
   if (STREAMING) {
     walk.Streaming();
   } else {
-    walk.Resident();
+    walk.template Resident<true>();
   }
 #endif
 }

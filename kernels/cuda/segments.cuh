@@ -27,6 +27,7 @@ struct SegmentTiles {
   int part;           // of it that the block has
   int length;         // vectors of each segment that the block has
   int segment_tiles;  // of each segment
+  unsigned inverse;   // 2^32 / segment_tiles, rounded up: no divisions for every tile
   int count;          // tiles
   int64_t begin;      // the thread's first vector of a row
   uint4* ring;        // and of the slots
@@ -42,6 +43,7 @@ struct SegmentTiles {
     part = shape.own > 1 ? 0 : rank % shape.parts;
     length = shape.LengthOf(part);
     segment_tiles = (length + kTileVectors - 1) / kTileVectors;
+    inverse = 0xffffffffu / static_cast<unsigned>(segment_tiles) + 1;
     count = shape.own * segment_tiles;
     begin = static_cast<int64_t>(first) * shape.length + part * shape.share +
             min(part, shape.extra) + threadIdx.x % kLanes;
@@ -62,9 +64,14 @@ struct SegmentTiles {
   __device__ __forceinline__ uint4* Slot(int slot) const {
     return ring + slot * (kItems * TENSORS * kResidentThreads);
   }
+  // Which of the block's segments a lane looks after.
+  __device__ __forceinline__ int LanesSegment() const {
+    return min(static_cast<int>(threadIdx.x % 32), shape.own - 1);
+  }
   // The segment of a tile, among the block's, and which of its tiles it is.
   __device__ __forceinline__ int SegmentOf(int tile) const {
-    return shape.own == 1 ? 0 : tile / segment_tiles;
+    if (shape.own == 1) return 0;
+    return segment_tiles == 1 ? tile : __umulhi(static_cast<unsigned>(tile), inverse);
   }
   __device__ __forceinline__ int InSegment(int tile, int segment) const {
     return tile - segment * segment_tiles;

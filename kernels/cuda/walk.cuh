@@ -73,7 +73,8 @@ __device__ __forceinline__ uint64_t ReadAgainPolicy() {
 //   Ready()                       once, after them
 //   Begin(unit)                   before a unit's first tile
 //   Sum<FULL>(from, tile, items)  of every tile; FULL: all items are there, else the first `items`
-//   Exchange(unit)                the sums of all who have a part of the unit
+//   Send(unit)                    after it, what the others are to know of this part of the unit
+//   Receive(unit)                 what all parts of the unit come to
 //   Apply<FULL>(from, tile, items)
 template <typename Tiles, typename Body>
 struct Walk {
@@ -106,7 +107,9 @@ struct Walk {
     }
   }
 
-  // The unit fits: tiles of the next ones are loaded as soon as there is room.
+  // The unit fits: tiles of the next ones are loaded as soon as there is room. AHEAD: and summed
+  // before the unit's output, as far as they are there, so that what was sent has time to arrive.
+  template <bool AHEAD>
   __device__ __forceinline__ void Resident() {
     const int slots = tiles.slots();
     int load_unit = tiles.group();
@@ -131,14 +134,23 @@ struct Walk {
     body.Ready();
     int sum_slot = 0;
     int apply_slot = 0;
-    for (int unit = tiles.group(); unit < tiles.units(); unit += tiles.groups()) {
-      body.Begin(unit);
-      for (int tile = 0; tile < tiles.count; ++tile) {
+    int summed = 0;  // tiles of the unit
+    const auto sum = [&](int unit, int end) {
+      if (summed == 0) body.Begin(unit);
+#pragma unroll 1
+      for (; summed < end; ++summed) {
         WaitForTiles(--pending);
-        Sum(sum_slot, tile);
+        Sum(sum_slot, summed);
         if (++sum_slot == slots) sum_slot = 0;
       }
-      body.Exchange(unit);
+      if (summed == tiles.count) body.Send(unit);
+    };
+    const int ahead = AHEAD ? min(tiles.count, slots - tiles.count) : 0;
+    for (int unit = tiles.group(); unit < tiles.units(); unit += tiles.groups()) {
+      if (summed < tiles.count) sum(unit, tiles.count);
+      summed = 0;
+      if (ahead > 0 && unit + tiles.groups() < tiles.units()) sum(unit + tiles.groups(), ahead);
+      body.Receive(unit);
       for (int tile = 0; tile < tiles.count; ++tile) {
         Apply(apply_slot, tile);
         if (++apply_slot == slots) apply_slot = 0;
@@ -173,7 +185,8 @@ struct Walk {
         }
         if (++slot == window) slot = 0;
       }
-      body.Exchange(unit);
+      body.Send(unit);
+      body.Receive(unit);
       for (int i = rest - 1; i >= 0; --i) {
         if (--slot < 0) slot = window - 1;
         if (i < rest - window) WaitForTiles(min(window - 1, i));
