@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
-import gc
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -92,31 +92,50 @@ def check_differentiated(
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_tape_outside(layer: Layer, x: tf.Tensor, dy: tf.Tensor, persistent: bool) -> None:
+def test_tape_outside(
+    layer: Layer,
+    x: tf.Tensor,
+    dy: tf.Tensor,
+    persistent: bool,
+    made_for_tapes: Callable[[], set[str]],
+) -> None:
     function = tf.function(lambda x: layer(x), jit_compile=True, autograph=False)
     check_differentiated(layer, function, x, dy, persistent)
     assert "FusedLayerNormGrad" in made_for_tapes()
 
 
-def made_for_tapes() -> set[str]:
-    """The fused ops in the runtime's backward functions."""
+@pytest.fixture
+def made_for_tapes() -> Callable[[], set[str]]:
+    """Tells the fused ops in the backward functions that the runtime has got since."""
     from tensorflow.python.eager import context
 
     runtime = context.context()
-    names = [name for name in runtime.list_function_names() if "__backward_" in str(name)]
-    nodes = [node for name in names for node in runtime.get_function_def(name).node_def]
-    return {node.op for node in nodes if node.op.startswith("Fused")}
+
+    def backward_functions() -> set[Any]:
+        return {name for name in runtime.list_function_names() if "__backward_" in str(name)}
+
+    before = backward_functions()
+
+    def ops() -> set[str]:
+        made = backward_functions() - before
+        nodes = [node for name in made for node in runtime.get_function_def(name).node_def]
+        return {node.op for node in nodes if node.op.startswith("Fused")}
+
+    return ops
 
 
 @pytest.mark.parametrize("nested", [False, True])
 def test_tape_outside_of_an_ordinary_function(
-    layer: Layer, x: tf.Tensor, dy: tf.Tensor, nested: bool
+    layer: Layer,
+    x: tf.Tensor,
+    dy: tf.Tensor,
+    nested: bool,
+    made_for_tapes: Callable[[], set[str]],
 ) -> None:
     function = inner = tf.function(lambda x: layer(x), autograph=False)
     if nested:
         function = tf.function(lambda x: inner(x), autograph=False)
     close(function(x), layer.exact(x))
-    gc.collect()
     assert not made_for_tapes()
     check_differentiated(layer, function, x, dy)
     assert found(where="tape") == 1 and made_for_tapes() == {"FusedLayerNormGrad"}
