@@ -152,11 +152,14 @@ def plot(rows: list[dict], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(2, 1, figsize=(12, 8), sharex=True)
-    chosen = [r for r in rows if r["layout"] == "N...C" and r["dtype"] != "bfloat16"]
+    rows = [r for r in rows if r["dtype"] != "bfloat16"]
+    chosen = [r for r in rows if r["layout"] == "N...C"]
     names = [f"{r['shape']} {r['dtype'][:1]}{r['dtype'][5:]}" for r in chosen]
     for axis, way, factor in zip(axes, ("forward", "backward"), (1, 1.5), strict=True):
-        axis.bar(range(len(chosen)), [r[f"{way}_of_copy"] for r in chosen], label="ours, N...C")
-        peers = [factor * r["copy"] / r.get(f"torch_{way}", float("nan")) for r in chosen]
+        for layout, shift in (("N...C", -0.2), ("NC...", 0.2)):
+            heights = [float(r[f"{way}_of_copy"]) for r in rows if r["layout"] == layout]
+            axis.bar([i + shift for i in range(len(chosen))], heights, 0.4, label=f"ours, {layout}")
+        peers = [factor * float(r["copy"]) / float(r.get(f"torch_{way}", "nan")) for r in chosen]
         axis.plot(range(len(chosen)), peers, "k_", markersize=12, label="PyTorch, better layout")
         axis.axhline(1, color="gray", linewidth=0.8)
         axis.set_ylabel(f"{way}: part of the copy's bytes/s")

@@ -25,7 +25,7 @@ step() {
 }
 
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader || exit 1
-kernels=(env PYTHONPATH= "$python" -m pytest -q --noconftest -p no:cacheprovider --tb=short -rs tests/kernels/test_cuda.py)
+kernels=(env PYTHONPATH= "$python" -m pytest -q --noconftest -p no:cacheprovider --tb=short -rs tests/kernels/test_cuda*.py)
 have_kernels=0
 if [ -f build/libnv_norms_kernels.so ] && "$python" -c "import torch" 2>/dev/null; then have_kernels=1; fi
 [ $have_kernels = 1 ] || echo "left out: kernels, sanitizer, benchmark (no torch, or no build/libnv_norms_kernels.so)"
