@@ -57,34 +57,43 @@ __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
   A values[ITEMS][VEC];
   ConvertRow<A, VEC, ITEMS>(args.x, bits, cols, threads, rank, first, values);
 
+  const A count = static_cast<A>(cols);
+  A shift = 0;
   if (!kWarp) WaitForCluster(args.blocks);
-  RowMoments<A> moments = MomentsOf(
-      values, center, first, cols, threads, rank,
-      [&](A(&sum)[1]) {
-        if (kWarp) {
-          WarpSum(sum, threads);
-        } else {
-          ClusterSum(sum, &first_storage, args.blocks);
-        }
-      },
-      [&](A(&sums)[2]) {
-        if (kWarp) {
-          WarpSum(sums, threads);
-        } else {
-          ClusterSum(sums, &second_storage, args.blocks);
-          if (args.blocks > 1) SyncCluster();
-        }
-      });
-  const A rstd = InverseRoot(moments.m2 / static_cast<A>(cols) + static_cast<A>(args.epsilon));
+  if (center) {
+    A sum[1] = {SumFrom(values, first)};
+    if (kWarp) {
+      WarpSum(sum, threads);
+    } else {
+      ClusterSum(sum, &first_storage, args.blocks);
+    }
+    shift = first + sum[0] / count;
+  }
+  A sums[2] = {0, 0};
+  AddSquares(values, shift, cols, threads, rank, sums);
+  if (kWarp) {
+    WarpSum(sums, threads);
+  } else {
+    ClusterSum(sums, &second_storage, args.blocks);
+    if (args.blocks > 1) SyncCluster();
+  }
+  A low = 0;
+  A m2 = sums[1];
+  if (center) {
+    low = sums[0] / count;
+    m2 -= sums[0] * low;
+    m2 = m2 < 0 ? A(0) : m2;  // keeps NaN
+  }
+  const A rstd = InverseRoot(m2 / count + static_cast<A>(args.epsilon));
   if (rank == 0 && cols > 0) {
     if (args.buffers.mean != nullptr) {
-      StoreOne<A>(args.stat, args.buffers.mean, row, moments.shift + moments.low);
+      StoreOne<A>(args.stat, args.buffers.mean, row, shift + low);
     }
     StoreOne<A>(args.stat, args.buffers.rstd, row, rstd);
   }
   if (args.formula != Formula::kCenter) {
-    moments.shift = 0;
-    moments.low = 0;
+    shift = 0;
+    low = 0;
   }
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
@@ -97,7 +106,7 @@ __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
       A y[VEC];
 #pragma unroll
       for (int v = 0; v < VEC; ++v) {
-        y[v] = ((values[i][v] - moments.shift) - moments.low) * rstd * gamma[v] + beta[v];
+        y[v] = ((values[i][v] - shift) - low) * rstd * gamma[v] + beta[v];
       }
       StoreVector<A, VEC>(args.y, args.buffers.y, base + c, y);
     }

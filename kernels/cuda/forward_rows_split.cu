@@ -41,14 +41,26 @@ __global__ void __launch_bounds__(kSplitThreads)
   A values[kItems][VEC];
   ConvertRow<A, VEC, kItems, typename Types::X>(args.x, bits, cols, kSplitThreads, rank, first,
                                                 values);
-  const RowMoments<A> moments = MomentsOf(
-      values, center, first, cols, kSplitThreads, rank,
-      [&](A(&sum)[1]) { BlockSum(sum, &first_storage); },
-      [&](A(&sums)[2]) { BlockSum(sums, &second_storage); });
+  const A count = static_cast<A>(cols);
+  A shift = 0;
+  if (center) {
+    A sum[1] = {SumFrom(values, first)};
+    BlockSum(sum, &first_storage);
+    shift = first + sum[0] / count;
+  }
+  A sums[2] = {0, 0};
+  AddSquares(values, shift, cols, kSplitThreads, rank, sums);
+  BlockSum(sums, &second_storage);
+  A low = 0;
+  A m2 = sums[1];
+  if (center) {
+    low = sums[0] / count;
+    m2 -= sums[0] * low;
+    m2 = m2 < 0 ? A(0) : m2;  // keeps NaN
+  }
   if (rank == 0) {
-    args.moments[row * args.tiles + place.tile] = {static_cast<double>(cols),
-                                                   static_cast<double>(moments.shift) + moments.low,
-                                                   static_cast<double>(moments.m2)};
+    args.moments[row * args.tiles + place.tile] = {
+        static_cast<double>(cols), static_cast<double>(shift) + low, static_cast<double>(m2)};
   }
 }
 

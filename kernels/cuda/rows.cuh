@@ -107,55 +107,34 @@ __device__ __forceinline__ void ConvertRow(DType type, const Bits<A, VEC> (&from
   });
 }
 
-// Of a row or a tile; mean = shift + low, m2 is the sum of squares about it.
-template <typename A>
-struct RowMoments {
-  A shift;
-  A low;
-  A m2;
-};
-
-// In two passes over registers. `first` is one of the numbers, by which the first sum is moved, and
-// stands in `values` beyond the row's end; sum_first and sum_second add up over the row's threads.
-template <typename A, int VEC, int ITEMS, typename SumFirst, typename SumSecond>
-__device__ __forceinline__ RowMoments<A> MomentsOf(const A (&values)[ITEMS][VEC], bool center,
-                                                   A first, int cols, int threads, int rank,
-                                                   const SumFirst& sum_first,
-                                                   const SumSecond& sum_second) {
-  const A count = static_cast<A>(cols);
-  RowMoments<A> out;
-  out.shift = 0;
-  if (center) {
-    A sum[1] = {0};
+// The sum of a thread's numbers of a row or tile, less `first` each, which stands beyond the row's
+// end.
+template <typename A, int VEC, int ITEMS>
+__device__ __forceinline__ A SumFrom(const A (&values)[ITEMS][VEC], A first) {
+  A sum = 0;
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
+  for (int i = 0; i < ITEMS; ++i) {
 #pragma unroll
-      for (int v = 0; v < VEC; ++v) sum[0] += values[i][v] - first;
-    }
-    sum_first(sum);
-    out.shift = first + sum[0] / count;
+    for (int v = 0; v < VEC; ++v) sum += values[i][v] - first;
   }
-  A sums[2] = {0, 0};
+  return sum;
+}
+
+// Adds a thread's numbers less `shift`, and the squares of these.
+template <typename A, int VEC, int ITEMS>
+__device__ __forceinline__ void AddSquares(const A (&values)[ITEMS][VEC], A shift, int cols,
+                                           int threads, int rank, A (&sums)[2]) {
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     if (ColumnOf<VEC>(i, threads, rank) < cols) {
 #pragma unroll
       for (int v = 0; v < VEC; ++v) {
-        const A e = values[i][v] - out.shift;
+        const A e = values[i][v] - shift;
         sums[0] += e;
         sums[1] += e * e;
       }
     }
   }
-  sum_second(sums);
-  out.low = 0;
-  out.m2 = sums[1];
-  if (center) {
-    out.low = sums[0] / count;
-    out.m2 -= sums[0] * out.low;
-    out.m2 = out.m2 < 0 ? A(0) : out.m2;  // keeps NaN
-  }
-  return out;
 }
 
 // The types of a kernel's tensors: known when it was compiled, or any.
