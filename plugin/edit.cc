@@ -27,12 +27,6 @@ TensorId BehindViews(const GraphView& view, TensorId tensor) {
   }
 }
 
-void ReadShapeOf(GraphView* view, TensorId tensor, DataType type, int shape_node) {
-  NodeDef def = view->def(shape_node);
-  SetType(&def, "T", type);
-  view->ReplaceNode(shape_node, def, {tensor}, view->control_inputs(shape_node));
-}
-
 NodeDef FusedDef(const GraphView& view, const Shapes& shapes, const ForwardMatch& match,
                  TensorId gamma, TensorId beta, DataType parameter_type) {
   const DataType x_type = shapes.Get(match.x).dtype;
@@ -153,15 +147,6 @@ int ApplyForward(GraphView* view, Shapes* shapes, const ForwardMatch& match,
   }
   if (gamma.valid()) inputs.push_back(gamma);
   if (beta.valid()) inputs.push_back(beta);
-
-  // A gradient reads the shapes of inner tensors: x's are the same, and inner tensors can go.
-  for (int node : match.shaped_like_x) {
-    if (node == match.y.node) continue;
-    for (const Consumer& c : view->consumers(TensorId{node, 0})) {
-      if (view->op(c.node) == "Shape")
-        ReadShapeOf(view, match.x, shapes->Get(match.x).dtype, c.node);
-    }
-  }
 
   // What the replaced nodes waited for, and what they read and may now be unread.
   std::vector<int> controls, read;

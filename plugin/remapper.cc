@@ -18,6 +18,7 @@
 #include "plugin/layout/rules.h"
 #include "plugin/recognizer/backward.h"
 #include "plugin/recognizer/forward.h"
+#include "plugin/recognizer/lone_gradient.h"
 #include "plugin/recognizer/statistics.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/logging.h"

@@ -45,8 +45,6 @@ class Axes {
   // A symbol for a dimension of which nothing is known, the same for each (tensor, dimension).
   int64_t SymbolFor(TensorId tensor, int dimension);
 
-  int num_atoms() const { return static_cast<int>(atoms_.size()); }
-
  private:
   struct Info {
     Size size;

@@ -32,16 +32,6 @@ std::vector<BackwardMatch> FindBackward(const GraphView& view, const Shapes& sha
                                         const ForwardMatch& forward,
                                         const std::function<bool(int)>& keep);
 
-// The gradients of a normalization whose own output is not in the graph (a loss that nobody asks
-// for is not computed, its gradient is), each with the forward that it belongs to: y and beta are
-// absent, y.node is the anchor.
-struct LoneGradient {
-  ForwardMatch forward;
-  std::vector<BackwardMatch> gradients;
-};
-LoneGradient FindLoneGradient(const GraphView& view, const Shapes& shapes,
-                              const Statistics& statistics, const std::function<bool(int)>& keep);
-
 // Whether the graph differentiates the anchor of a normalization: RsqrtGrad and the like read it.
 bool HasGradient(const GraphView& view, TensorId anchor);
 

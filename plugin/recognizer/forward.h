@@ -27,9 +27,8 @@ struct ForwardMatch {
   TensorId gamma, beta;  // not valid(): absent
   std::vector<Part> parts;
   bool parts_are_factors = false;
-  std::vector<int> core;           // the nodes between x and y that the fused op stands for
-  std::vector<int> shaped_like_x;  // those of them whose output has x's shape
-  bool lone = false;               // y is not in the graph, only its gradient; y is the anchor
+  std::vector<int> core;  // the nodes between x and y that the fused op stands for
+  bool lone = false;      // y is not in the graph, only its gradient; y is the anchor
 };
 
 // The outputs of the normalizations that these statistics belong to; several if norms share their

@@ -4,10 +4,13 @@
 #include <cmath>
 #include <deque>
 #include <map>
-#include <set>
+#include <optional>
 
 #include "plugin/graph/constants.h"
+#include "plugin/recognizer/interpreter.h"
+#include "plugin/recognizer/moments.h"
 #include "plugin/recognizer/ops.h"
+#include "plugin/recognizer/reach.h"
 
 namespace nv_norms {
 namespace {
@@ -134,7 +137,7 @@ struct Test {
 Test Epsilon(const Numbers& x, const Numbers& root, bool inverse, const Dim& reduced, Moment moment,
              double slope, const std::vector<double>& constants) {
   Test test;
-  const Numbers mean = MeanOf(x, reduced);
+  const Numbers mean = MeanOver(x, reduced);
   const Numbers squares = moment == Moment::kMeanSquare
                               ? Map(x, [](double a) { return a * a; })
                               : Zip(x, mean, [](double a, double b) { return (a - b) * (a - b); });
@@ -179,19 +182,6 @@ bool IsCentred(const GraphView& view, TensorId x) {
 
 enum class Outcome { kFailed, kPassed, kEpsilonVaries };
 
-// The reduced atoms, if root varies along the others of x and along nothing else.
-std::optional<Dim> Reduced(const Numbers& x, const Numbers& root) {
-  Dim reduced;
-  for (Atom atom : x.atoms) {
-    if (!root.VariesAlong(atom)) reduced.push_back(atom);
-  }
-  for (Atom atom : root.atoms) {
-    if (!x.VariesAlong(atom)) return std::nullopt;
-  }
-  if (reduced.empty()) return std::nullopt;
-  return reduced;
-}
-
 // Without an epsilon the inverse root of x = 0 is infinite; where the graph says otherwise, it
 // holds a safeguard that the draws were too large to meet.
 bool VanishesWithX(Scene scene, TensorId anchor, bool inverse, Axes* axes) {
@@ -219,7 +209,7 @@ Outcome TestCandidate(Scene* scene, TensorId anchor, bool inverse, Axes* axes, M
       const Value* x = interpreter.restart() ? nullptr : interpreter.Eval(scene->roots[0]);
       if (interpreter.restart()) continue;
       if (root == nullptr || x == nullptr) return Outcome::kFailed;
-      const auto reduced = Reduced(x->numbers, root->numbers);
+      const auto reduced = ReducedBetween(x->numbers, root->numbers);
       if (!reduced) return Outcome::kFailed;
       test = Epsilon(x->numbers, root->numbers, inverse, *reduced, moment, *slope,
                      interpreter.constants());
@@ -263,54 +253,6 @@ bool IsAnchor(const GraphView& view, int node) {
     return false;
   }
   return view.GetBool(node, "is_training", true);
-}
-
-std::unordered_set<int> Dependents(const GraphView& view, TensorId from, int limit) {
-  std::unordered_set<int> nodes;
-  // Nearest in the graph's order first: a layer's own nodes come before the rest of the network
-  // and before its gradient.
-  std::set<std::pair<int, int>> queue;
-  const auto visit = [&](int node) {
-    if (ClassOf(view.op(node)) != OpClass::kOpaque && nodes.count(node) == 0) {
-      queue.insert({view.order(node), node});
-    }
-  };
-  for (const Consumer& c : view.consumers(from)) visit(c.node);
-  while (!queue.empty() && static_cast<int>(nodes.size()) < limit) {
-    const int node = queue.begin()->second;
-    queue.erase(queue.begin());
-    if (!nodes.insert(node).second) continue;
-    for (const Consumer& c : view.consumers(node)) visit(c.node);
-  }
-  return nodes;
-}
-
-Numbers MeanOf(const Numbers& x, const Dim& reduced) { return MeanOver(x, reduced); }
-
-Numbers RstdOf(const Numbers& x, const Dim& reduced, Moment moment, double epsilon) {
-  const Numbers mean = moment == Moment::kVariance ? MeanOver(x, reduced) : Numbers::Scalar(0.0);
-  const Numbers squares = Zip(x, mean, [](double a, double b) { return (a - b) * (a - b); });
-  return Map(MeanOver(squares, reduced),
-             [epsilon](double v) { return 1.0 / std::sqrt(v + epsilon); });
-}
-
-Dim ReducedAtoms(const GraphView& view, const Statistics& statistics, Interpreter* interpreter) {
-  const int node = statistics.anchor.node;
-  Dim reduced;
-  if (ClassOf(view.op(node)) == OpClass::kNorm) {
-    const Value* input = interpreter->Eval(view.inputs(node)[0]);
-    if (input == nullptr) return {};
-    const auto axes = NormAxes(view, node, static_cast<int>(input->dims.size()));
-    if (!axes) return {};
-    for (size_t i = 0; i < input->dims.size(); ++i) {
-      if ((*axes)[i]) reduced.insert(reduced.end(), input->dims[i].begin(), input->dims[i].end());
-    }
-    return reduced;
-  }
-  const Value* root = interpreter->Eval(statistics.anchor);
-  const Value* x = interpreter->restart() ? nullptr : interpreter->Eval(statistics.x);
-  if (root == nullptr || x == nullptr) return {};
-  return Reduced(x->numbers, root->numbers).value_or(Dim());
 }
 
 std::vector<Statistics> FindStatistics(const GraphView& view, const Shapes& shapes, int anchor,

@@ -6,7 +6,6 @@
 
 #include "plugin/graph/shapes.h"
 #include "plugin/graph/view.h"
-#include "plugin/recognizer/interpreter.h"
 #include "plugin/recognizer/problem.h"
 #include "plugin/recognizer/reasons.h"
 
@@ -32,18 +31,6 @@ bool MayBeAnchor(const std::string& op);  // a quick first look
 // where it does not even look like one.
 std::vector<Statistics> FindStatistics(const GraphView& view, const Shapes& shapes, int anchor,
                                        Reason* reason);
-
-// The atoms over which the statistics are taken, given interpreted x and anchor; empty and
-// nothing else if they cannot be told (or the interpreter wants a restart).
-Dim ReducedAtoms(const GraphView& view, const Statistics& statistics, Interpreter* interpreter);
-
-// Mean (0 if the moment is the mean square) and 1 / sqrt(moment + epsilon) of x.
-Numbers MeanOf(const Numbers& x, const Dim& reduced);
-Numbers RstdOf(const Numbers& x, const Dim& reduced, Moment moment, double epsilon);
-
-// Tensors whose values are within reach: nodes that lead from `from` on through ops that the
-// interpreter follows, at most `limit` of them.
-std::unordered_set<int> Dependents(const GraphView& view, TensorId from, int limit);
 
 }  // namespace nv_norms
 

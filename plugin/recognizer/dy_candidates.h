@@ -1,0 +1,25 @@
+#ifndef NV_NORMS_PLUGIN_RECOGNIZER_DY_CANDIDATES_H_
+#define NV_NORMS_PLUGIN_RECOGNIZER_DY_CANDIDATES_H_
+
+#include <vector>
+
+#include "plugin/graph/shapes.h"
+#include "plugin/graph/view.h"
+#include "plugin/recognizer/forward.h"
+
+namespace nv_norms {
+
+// A tensor that may be what a normalization's gradient is computed from.
+struct DyCandidate {
+  TensorId dy;
+  TensorId like;  // x, or the view of x, whose shape it has
+};
+
+// Tensors that are multiplied with x or with inner tensors of the forward, and came after it; the
+// likeliest first.
+std::vector<DyCandidate> DyCandidates(const GraphView& view, const Shapes& shapes,
+                                      const ForwardMatch& forward);
+
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_PLUGIN_RECOGNIZER_DY_CANDIDATES_H_

@@ -1,0 +1,353 @@
+#include "plugin/recognizer/gradient_search.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "plugin/graph/constants.h"
+#include "plugin/recognizer/bags.h"
+#include "plugin/recognizer/moments.h"
+#include "plugin/recognizer/ops.h"
+#include "plugin/recognizer/reach.h"
+
+namespace nv_norms {
+namespace {
+
+constexpr int kMaxDescendants = 120;  // of dy: a gradient has up to 80 nodes, then the next begins
+constexpr int kHopsFromX = 6;
+constexpr int kMaxRestarts = 40;
+constexpr size_t kMaxTerms = 8;
+
+double Plus(double a, double b) { return a + b; }
+double Minus(double a, double b) { return a - b; }
+double Times(double a, double b) { return a * b; }
+
+struct Gradients {
+  Numbers dx, dgamma, dbeta;
+};
+
+// The textbook's gradients; `others` are the atoms of x along which gamma does not vary, `count` is
+// how many elements they are in reality.
+Gradients GradientsOf(const Normalized& x, bool subtract_mean, const Numbers& dy,
+                      const Numbers& gamma, const Dim& others, double count) {
+  const Numbers& xhat = subtract_mean ? x.xhat : x.plain;
+  const Numbers w = Zip(dy, gamma, Times);
+  const Numbers along = MeanOver(Zip(w, xhat, Times), x.reduced);
+  Numbers dx = w;
+  if (subtract_mean) dx = Zip(dx, MeanOver(w, x.reduced), Minus);
+  dx = Zip(dx, Zip(x.xhat, along, Times), Minus);
+  const auto sum = [&](const Numbers& numbers) {
+    return Map(MeanOver(numbers, others), [count](double v) { return v * count; });
+  };
+  return {Zip(dx, x.rstd, Times), sum(Zip(dy, xhat, Times)), sum(dy)};
+}
+
+class Search {
+ public:
+  Search(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward, TensorId dy,
+         TensorId dy_like, const std::function<bool(int)>& keep)
+      : view_(view), shapes_(shapes), forward_(forward), keep_(keep) {
+    scene_ = SceneAround(view, shapes, forward.statistics);
+    scene_.dy = dy;
+    scene_.dy_like = dy_like;
+    LookBeforeTranspose();
+    from_dy_ = Dependents(view, scene_.before_dy.valid() ? scene_.before_dy : dy, kMaxDescendants);
+    scene_.dependents = from_dy_;
+    scene_.dependents.insert(forward.core.begin(), forward.core.end());
+    for (int node : from_dy_) {
+      for (const TensorId& input : view.inputs(node)) FollowIfFromX(input, kHopsFromX);
+    }
+  }
+
+  BackwardMatch Run() {
+    for (int attempt = 0; attempt < kMaxRestarts; ++attempt) {
+      Interpreter interpreter(scene_, &axes_, /*draw=*/0);
+      interpreter_ = &interpreter;
+      match_ = BackwardMatch();
+      match_.dy = scene_.dy;
+      reference_ = ReferenceOf(&interpreter);
+      if (reference_) {
+        x_dims_ = interpreter.Eval(forward_.x)->dims;
+        const Value* dy = interpreter.Eval(scene_.dy);
+        // Without x's rank, nobody knows whether dy has the same.
+        match_.reshape_dy = dy->dims != x_dims_ || !shapes_.Get(forward_.x).rank_known;
+        if (dy->Flat() == interpreter.Eval(forward_.x)->Flat()) Visit();
+        if (!interpreter.restart()) TakeViews();
+        if (!interpreter.restart()) CheckLayoutOfDx();
+      }
+      if (interpreter.restart()) continue;
+      if (!reference_ || !match_.found() || !HoldsInEveryDraw()) return BackwardMatch();
+      if (forward_.lone) {
+        const Dim reduced = ReducedAtoms(view_, forward_.statistics, &interpreter);
+        match_.problem =
+            FindProblem(axes_, x_dims_, reduced, forward_.gamma.valid() ? &parameter_ : nullptr,
+                        forward_.statistics.moment);
+        if (!match_.problem) return BackwardMatch();
+      }
+      match_.core = CoreNodes();
+      return match_;
+    }
+    return BackwardMatch();
+  }
+
+ private:
+  // TensorFlow's layout pass transposes dy once for each of its readers.
+  void LookBeforeTranspose() {
+    const int node = scene_.dy.node;
+    if (view_.op(node) != "Transpose") return;
+    const auto order = IntConstant(view_, view_.inputs(node)[1].node);
+    if (!order) return;
+    std::vector<int64_t> sorted = order->values;
+    std::sort(sorted.begin(), sorted.end());
+    for (size_t i = 0; i < sorted.size(); ++i) {
+      if (sorted[i] != static_cast<int64_t>(i)) return;
+    }
+    scene_.before_dy = view_.inputs(node)[0];
+    scene_.dy_order = order->values;
+  }
+
+  // Nodes that lead from x or the forward to the gradient without passing dy: Sub(x, mean), say.
+  bool FollowIfFromX(TensorId tensor, int hops) {
+    const int node = tensor.node;
+    if (tensor == forward_.x || scene_.dependents.count(node) > 0) return true;
+    if (hops == 0 || ClassOf(view_.op(node)) == OpClass::kOpaque) return false;
+    bool from_x = false;
+    for (const TensorId& input : view_.inputs(node)) {
+      from_x = FollowIfFromX(input, hops - 1) || from_x;
+    }
+    if (from_x) scene_.dependents.insert(node);
+    return from_x;
+  }
+
+  std::optional<Gradients> ReferenceOf(Interpreter* interpreter) {
+    const auto normalized = Normalize(view_, forward_.statistics, interpreter);
+    const Value* dy = interpreter->restart() ? nullptr : interpreter->Eval(scene_.dy);
+    if (!normalized || dy == nullptr) return std::nullopt;
+    Numbers gamma = Numbers::Scalar(1.0);
+    parameter_.clear();
+    for (const TensorId& tensor : {forward_.gamma, forward_.beta}) {
+      if (!tensor.valid()) continue;
+      const Value* value = interpreter->Eval(tensor);
+      // y itself ties gamma's axes to those of x; without it, the gradient must.
+      if (value == nullptr) return std::nullopt;
+      if (!forward_.lone && interpreter->Eval(forward_.y) == nullptr) return std::nullopt;
+      parameter_ = value->Flat();
+      if (tensor == forward_.gamma) gamma = value->numbers;
+    }
+    Dim others;
+    for (Atom atom : normalized->plain.atoms) {
+      if (std::find(parameter_.begin(), parameter_.end(), atom) == parameter_.end()) {
+        others.push_back(atom);
+      }
+    }
+    const double count = interpreter->RealSize(axes_.size(others));
+    return GradientsOf(*normalized, forward_.subtract_mean, dy->numbers, gamma, others, count);
+  }
+
+  bool FromDy(TensorId tensor) const {
+    return tensor == scene_.dy || tensor == scene_.before_dy || from_dy_.count(tensor.node) > 0;
+  }
+
+  void Visit() {
+    std::vector<int> nodes(from_dy_.begin(), from_dy_.end());
+    std::sort(nodes.begin(), nodes.end(), [&](int a, int b) {
+      return std::make_pair(view_.order(a), a) < std::make_pair(view_.order(b), b);
+    });
+    const bool wants_dgamma = forward_.gamma.valid();
+    const bool wants_dbeta = forward_.beta.valid() || (forward_.lone && wants_dgamma);
+    for (int node : nodes) {
+      const std::string& op = view_.op(node);
+      const TensorId tensor{node, 0};
+      if (ClassOf(op) == OpClass::kReduction && op == "Sum" && (wants_dgamma || wants_dbeta)) {
+        TryParameter(tensor, wants_dgamma, wants_dbeta);
+      } else if (!match_.dx.valid() && MayBeDx(node)) {
+        TryDx(tensor);
+      }
+      if (interpreter_->restart()) return;
+      const bool complete = match_.dx.valid() && match_.dgamma.valid() == wants_dgamma &&
+                            match_.dbeta.valid() == wants_dbeta;
+      if (complete) return;
+    }
+  }
+
+  void TryParameter(TensorId tensor, bool wants_dgamma, bool wants_dbeta) {
+    const Value* value = interpreter_->Eval(tensor);
+    if (value == nullptr || value->Flat() != parameter_) return;
+    std::vector<int64_t> shape;
+    if (!ShapeOfSum(tensor, value->dims, &shape)) return;
+    if (wants_dgamma && !match_.dgamma.valid() &&
+        Close(value->numbers, reference_->dgamma, kFormulaTolerance)) {
+      match_.dgamma = tensor;
+      match_.dgamma_shape = shape;
+    } else if (wants_dbeta && !match_.dbeta.valid() &&
+               Close(value->numbers, reference_->dbeta, kFormulaTolerance)) {
+      match_.dbeta = tensor;
+      match_.dbeta_shape = shape;
+    }
+  }
+
+  // The shape of a parameter's gradient at its Sum: as inferred, or as the axes tell. Without x's
+  // rank nobody knows it; then a Reshape must follow that tells it (and would fail, were the rank
+  // another than it seems), and any shape will do. False: unknown.
+  bool ShapeOfSum(TensorId sum, const Dims& dims, std::vector<int64_t>* shape) const {
+    const auto known = [](const std::vector<int64_t>& sizes) {
+      return std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size >= 0; });
+    };
+    const TensorInfo& info = shapes_.Get(sum);
+    *shape = info.dims;
+    if (info.rank_known && known(*shape)) return true;
+    shape->clear();
+    if (shapes_.Get(forward_.x).rank_known) {
+      for (const Dim& dim : dims) {
+        const Size size = axes_.size(dim);
+        shape->push_back(size.known() ? size.coefficient() : -1);
+      }
+      return known(*shape);
+    }
+    while (!keep_(sum.node) && view_.consumers(sum.node).size() == 1) {
+      sum = {view_.consumers(sum.node)[0].node, 0};
+      const TensorInfo& next = shapes_.Get(sum);
+      if (view_.op(sum.node) == "Reshape") return next.rank_known && known(next.dims);
+      if (view_.op(sum.node) != "Cast") return false;
+    }
+    return false;
+  }
+
+  bool MayBeDx(int node) const {
+    const std::string& op = view_.op(node);
+    return IsSum(op) || IsProduct(op) || op == "Neg" || ClassOf(op) == OpClass::kNormGrad;
+  }
+
+  // dx, or a sum some of whose terms make dx.
+  void TryDx(TensorId tensor) {
+    const Value* value = interpreter_->Eval(tensor);
+    if (value == nullptr) return;
+    if (Close(value->numbers, reference_->dx, kFormulaTolerance)) {
+      match_.dx = tensor;
+      return;
+    }
+    if (!IsSum(view_.op(tensor.node))) return;
+    const auto terms = Terms(view_, tensor.node, [&](TensorId t) { return FromDy(t); });
+    std::vector<BagItem> core, others;
+    for (const BagItem& term : terms) (FromDy(term.tensor) ? core : others).push_back(term);
+    if (core.empty() || core.size() > kMaxTerms) return;
+    const unsigned all = (1u << core.size()) - 1;
+    for (unsigned mask = all; mask > 0; --mask) {
+      if (mask == all && others.empty()) continue;  // that is the whole sum
+      bool ok = true;
+      Numbers sum = Numbers::Scalar(0.0);
+      std::vector<Part> parts;
+      for (size_t i = 0; i < core.size() && ok; ++i) {
+        if ((mask >> i & 1) == 0) {
+          parts.push_back({core[i].tensor, core[i].inverted});
+          continue;
+        }
+        const Value* term = interpreter_->Eval(core[i].tensor);
+        ok = term != nullptr;
+        if (ok) sum = Zip(sum, term->numbers, core[i].inverted ? Minus : Plus);
+      }
+      if (interpreter_->restart()) return;
+      if (!ok || !Close(sum, reference_->dx, kFormulaTolerance)) continue;
+      for (const BagItem& other : others) parts.push_back({other.tensor, other.inverted});
+      match_.dx = tensor;
+      match_.parts = parts;
+      return;
+    }
+  }
+
+  // Takes in the views after dx (the way back through x's own casts and reshapes), as long as
+  // nobody reads what comes before them.
+  void TakeViews() {
+    if (!match_.dx.valid() || !match_.parts.empty()) return;
+    TensorId best = match_.dx;
+    TensorId at = match_.dx;
+    while (!keep_(at.node) && view_.consumers(at.node).size() == 1) {
+      const int next = view_.consumers(at.node)[0].node;
+      const std::string& op = view_.op(next);
+      if (op != "Cast" && op != "Reshape" && op != "Identity" && op != "Transpose") break;
+      if (!view_.control_inputs(next).empty()) break;  // a step's results wait for its updates
+      if (view_.consumers(at.node)[0].slot != 0 || from_dy_.count(next) == 0) break;
+      const bool narrows = view_.op(at.node) == "Cast" && op == "Cast";
+      if (narrows || interpreter_->Eval({next, 0}) == nullptr) break;
+      at = {next, 0};
+      if (DimsOf(at) == x_dims_) best = at;
+    }
+    match_.dx = best;
+  }
+
+  // dx in another shape than x's is reshaped; in another order it is none for us.
+  void CheckLayoutOfDx() {
+    if (!match_.dx.valid()) return;
+    const Value* dx = interpreter_->Eval(match_.dx);
+    const Value* x = interpreter_->Eval(forward_.x);
+    if (dx == nullptr || x == nullptr) return;
+    match_.reshape_dx = dx->dims != x->dims;
+    if (dx->Flat() != x->Flat()) match_.dx = TensorId();
+  }
+
+  Dims DimsOf(TensorId tensor) {
+    const Value* value = interpreter_->Eval(tensor);
+    return value == nullptr ? Dims() : value->dims;
+  }
+
+  bool HoldsInEveryDraw() {
+    for (int draw = 1; draw < Interpreter::kNumDraws; ++draw) {
+      Interpreter interpreter(scene_, &axes_, draw);
+      const auto reference = ReferenceOf(&interpreter);
+      if (!reference) return false;
+      if (match_.dx.valid()) {
+        const Value* whole = interpreter.Eval(match_.dx);
+        if (whole == nullptr) return false;
+        Numbers dx = whole->numbers;
+        for (const Part& part : match_.parts) {
+          const Value* value = interpreter.Eval(part.tensor);
+          if (value == nullptr) return false;
+          dx = Zip(dx, value->numbers, part.inverted ? Plus : Minus);
+        }
+        // What is taken away may be far larger than what is left.
+        const double size = std::max(MaxAbs(whole->numbers), MaxAbs(reference->dx));
+        const double error = MaxAbs(Zip(dx, reference->dx, Minus));
+        if (!(error <= 1e-9 * size + kFormulaTolerance * MaxAbs(reference->dx))) return false;
+      }
+      for (const auto& [tensor, expected] : {std::make_pair(match_.dgamma, &reference->dgamma),
+                                             std::make_pair(match_.dbeta, &reference->dbeta)}) {
+        if (!tensor.valid()) continue;
+        const Value* value = interpreter.Eval(tensor);
+        if (value == nullptr || !Close(value->numbers, *expected, kFormulaTolerance)) return false;
+      }
+    }
+    return true;
+  }
+
+  std::vector<int> CoreNodes() const {
+    std::unordered_set<int> within = from_dy_;
+    for (const Part& part : match_.parts) within.erase(part.tensor.node);
+    std::vector<int> outputs;
+    for (TensorId tensor : {match_.dx, match_.dgamma, match_.dbeta}) {
+      if (tensor.valid()) outputs.push_back(tensor.node);
+    }
+    return NodesBetween(view_, within, {scene_.dy, scene_.before_dy}, outputs);
+  }
+
+  const GraphView& view_;
+  const Shapes& shapes_;
+  const ForwardMatch& forward_;
+  const std::function<bool(int)>& keep_;
+  Scene scene_;
+  Axes axes_;
+  std::unordered_set<int> from_dy_;
+
+  Interpreter* interpreter_ = nullptr;
+  std::optional<Gradients> reference_;
+  Dims x_dims_;
+  Dim parameter_;
+  BackwardMatch match_;
+};
+
+}  // namespace
+
+BackwardMatch FindGradient(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
+                           TensorId dy, TensorId dy_like, const std::function<bool(int)>& keep) {
+  return Search(view, shapes, forward, dy, dy_like, keep).Run();
+}
+
+}  // namespace nv_norms

@@ -1,0 +1,199 @@
+#include "plugin/recognizer/output_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "plugin/graph/constants.h"
+#include "plugin/recognizer/ops.h"
+#include "plugin/recognizer/reach.h"
+
+namespace nv_norms {
+
+bool OutputCheck::IsCandidate(TensorId y) const {
+  if (LosesRounding(y)) return false;
+  if (ClassOf(near_.view.op(y.node)) != OpClass::kView) return true;
+  // A view after a complete output is taken in only if nobody else reads what comes before it.
+  const TensorId before = near_.view.inputs(y.node)[0];
+  if (ReadOnlyBy(before, y)) return true;
+  const Value* value = near_.interpreter->Eval(before);
+  return value == nullptr || value->dims != near_.x.dims || outputs_->At(before) == nullptr;
+}
+
+bool OutputCheck::Fits(const Output& output, ForwardMatch* match, Reason* reason) const {
+  const Value* y = near_.interpreter->Eval(output.y);
+  if (y == nullptr || y->dims != near_.x.dims) return false;
+  const TensorId affine = output.gamma.valid() ? output.gamma : output.beta;
+  Dim parameter;
+  if (affine.valid()) parameter = near_.interpreter->Eval(affine)->Flat();
+  const Moment moment = near_.statistics.moment;
+  auto problem = FindProblem(*near_.axes, near_.x.dims, near_.x.reduced,
+                             affine.valid() ? &parameter : nullptr, moment);
+  // Only the op for layer norms can leave the mean where it is.
+  const bool keeps_mean = !output.subtract_mean && moment == Moment::kVariance;
+  if (!problem || (keeps_mean && problem->kind != Kind::kLayerNorm) ||
+      !ParametersSurelyFit(output, *problem)) {
+    *reason = Reason::kNotExpressible;
+    return false;
+  }
+  if (IsTransposedCopy(output.y)) return false;
+  const std::vector<int> core =
+      NodesBetween(near_.view, near_.scene.dependents, {near_.statistics.x}, {output.y.node});
+  if (!near_.shapes.Get(near_.statistics.x).rank_known &&
+      ((problem->kind != Kind::kLayerNorm && problem->kind != Kind::kRmsNorm) ||
+       !WriteAxesAsTheGraphDoes(core, affine.valid(), &*problem))) {
+    *reason = Reason::kNotExpressible;
+    return false;
+  }
+  // The other outputs of an op that normalizes are not those of ours.
+  for (const Consumer& c : near_.view.consumers(output.y.node)) {
+    if (c.port != 0) return false;
+  }
+  if (keeps_mean && IsTermOfMore(output.y)) return false;
+  if (!IsRead(output.y.node)) {
+    // Then nobody needs what leads to it either.
+    settled_->insert(core.begin(), core.end());
+    *reason = Reason::kNobodyReadsIt;
+    return false;
+  }
+  match->statistics = near_.statistics;
+  match->problem = *std::move(problem);
+  match->subtract_mean = output.subtract_mean;
+  match->x = near_.statistics.x;
+  match->y = output.y;
+  match->gamma = output.gamma;
+  match->beta = output.beta;
+  match->parts = output.parts;
+  match->parts_are_factors = output.parts_are_factors;
+  match->core = core;
+  return true;
+}
+
+bool OutputCheck::HoldsInEveryDraw(const Output& output) const {
+  for (int draw = 1; draw < Interpreter::kNumDraws; ++draw) {
+    Interpreter interpreter(near_.scene, near_.axes, draw);
+    const auto x = Normalize(near_.view, near_.statistics, &interpreter);
+    if (!x) return false;
+    const auto value = Combine(output.core, output.core_is_product, &interpreter);
+    if (!value) return false;
+    // gamma was found as a factor of a product after the core, or as a factor within it.
+    const Numbers& base = output.subtract_mean ? x->xhat : x->plain;
+    if (Close(*value, base, kFormulaTolerance)) continue;
+    const Value* gamma = output.gamma.valid() ? interpreter.Eval(output.gamma) : nullptr;
+    if (gamma == nullptr || !CloseToProduct(*value, base, gamma->numbers, kFormulaTolerance)) {
+      return false;
+    }
+  }
+  return near_.statistics.epsilon > 0 || HasNoSafeguard(output);
+}
+
+// Without an epsilon, x = 0 gives 0 / 0; a graph that gives something else has a safeguard.
+bool OutputCheck::HasNoSafeguard(const Output& output) const {
+  Scene scene = near_.scene;
+  scene.scale_of_last_draw = 0;
+  Axes axes = *near_.axes;
+  Interpreter interpreter(scene, &axes, Interpreter::kNumDraws - 1);
+  const auto value = Combine(output.core, output.core_is_product, &interpreter);
+  return value && std::none_of(value->data.begin(), value->data.end(),
+                               [](double v) { return std::isfinite(v); });
+}
+
+// Narrowing to half and widening again would lose the rounding that the graph asks for.
+bool OutputCheck::LosesRounding(TensorId y) const {
+  int node = y.node;
+  bool widened = false;
+  while (ClassOf(near_.view.op(node)) == OpClass::kView) {
+    if (near_.view.op(node) == "Cast") {
+      const auto to = near_.view.GetType(node, "DstT");
+      const bool narrow = to == tensorflow::DT_HALF || to == tensorflow::DT_BFLOAT16;
+      if (narrow && widened) return true;
+      widened = widened || !narrow;
+    }
+    node = near_.view.inputs(node)[0].node;
+  }
+  return false;
+}
+
+bool OutputCheck::ReadOnlyBy(TensorId tensor, TensorId view_of_it) const {
+  if (near_.keep(tensor.node)) return false;
+  for (const Consumer& c : near_.view.consumers(tensor.node)) {
+    if (c.node != view_of_it.node) return false;
+  }
+  return true;
+}
+
+// A transposed copy beside what others read: the layout pass made it, x is to be found nearer.
+bool OutputCheck::IsTransposedCopy(TensorId y) const {
+  for (TensorId at = y; ClassOf(near_.view.op(at.node)) == OpClass::kView;) {
+    const TensorId before = near_.view.inputs(at.node)[0];
+    if (near_.view.op(at.node) == "Transpose" && !ReadOnlyBy(before, at)) return true;
+    at = before;
+  }
+  return false;
+}
+
+// A parameter of unknown size may have one element when the graph runs, and so may an argument
+// along normalized axes that its owner left open: either would broadcast in the graph. (Inside a
+// graph, a size is mostly unknown because inference does not follow an op.)
+bool OutputCheck::ParametersSurelyFit(const Output& output, const Problem& problem) const {
+  const TensorInfo& x = near_.shapes.Get(near_.statistics.x);
+  const std::string& op = near_.view.op(near_.statistics.x.node);
+  const bool argument = op == "_Arg" || op == "Placeholder" || op == "PlaceholderWithDefault";
+  const auto is_known = [](int64_t size) { return size >= 0; };
+  for (TensorId tensor : {output.gamma, output.beta}) {
+    if (!tensor.valid()) continue;
+    const TensorInfo& info = near_.shapes.Get(tensor);
+    if (!info.rank_known || !std::all_of(info.dims.begin(), info.dims.end(), is_known)) {
+      return false;
+    }
+    const bool over_axes = problem.kind == Kind::kLayerNorm || problem.kind == Kind::kRmsNorm;
+    if (!x.rank_known || !over_axes || !argument) continue;
+    for (int axis : problem.axes) {
+      if (!is_known(x.dims[x.dims.size() + axis])) return false;
+    }
+  }
+  return true;
+}
+
+// Without a known rank, axes are written as the graph writes them. False if it mixes the ways.
+bool OutputCheck::WriteAxesAsTheGraphDoes(const std::vector<int>& core, bool has_parameters,
+                                          Problem* problem) const {
+  bool negative = false, positive = false;
+  for (int node : core) {
+    if (ClassOf(near_.view.op(node)) != OpClass::kReduction) continue;
+    const auto axes = IntConstant(near_.view, near_.view.inputs(node)[1].node);
+    if (!axes) return false;
+    for (int64_t axis : axes->values) (axis < 0 ? negative : positive) = true;
+  }
+  if (negative == positive) return false;
+  // Parameters line up with the last axis, positive axes count from the first: with an unknown
+  // rank nobody can tell whether they meet.
+  if (positive && has_parameters) return false;
+  if (positive) {
+    for (int& axis : problem->axes) axis += static_cast<int>(near_.x.dims.size());
+  }
+  return true;
+}
+
+// x / sqrt(var + epsilon) is an output of its own (Keras calls it rms_scaling), but mostly it is
+// the first of two terms.
+bool OutputCheck::IsTermOfMore(TensorId tensor) const {
+  for (const Consumer& c : near_.view.consumers(tensor)) {
+    if (!IsSum(near_.view.op(c.node))) continue;
+    for (const TensorId& other : near_.view.inputs(c.node)) {
+      if (other != tensor && outputs_->FromAnchor(other)) return true;
+    }
+  }
+  return false;
+}
+
+bool OutputCheck::IsRead(int node) const {
+  if (near_.keep(node)) return true;
+  const auto& consumers = near_.view.consumers(node);
+  return std::any_of(consumers.begin(), consumers.end(), [&](const Consumer& c) {
+    return near_.view.live(c.node) && near_.view.op(c.node) != "Shape";
+  });
+}
+
+}  // namespace nv_norms

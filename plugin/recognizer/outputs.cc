@@ -1,0 +1,319 @@
+#include "plugin/recognizer/outputs.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "plugin/recognizer/ops.h"
+
+namespace nv_norms {
+namespace {
+
+constexpr int kMaxVisited = 160;
+constexpr size_t kMaxSubset = 6;
+
+}  // namespace
+
+std::optional<Numbers> Combine(const std::vector<BagItem>& items, bool product,
+                               Interpreter* interpreter) {
+  Numbers total = Numbers::Scalar(product ? 1.0 : 0.0);
+  for (const BagItem& item : items) {
+    const Value* value = interpreter->Eval(item.tensor);
+    if (value == nullptr) return std::nullopt;
+    const bool inverted = item.inverted;
+    total = Zip(total, value->numbers, [&](double a, double b) {
+      return product ? (inverted ? a / b : a * b) : (inverted ? a - b : a + b);
+    });
+  }
+  return total;
+}
+
+// Whether a tensor is computed from the anchor.
+bool Outputs::FromAnchor(TensorId tensor) {
+  if (tensor == near_.statistics.anchor) return true;
+  if (near_.scene.dependents.count(tensor.node) == 0) return false;
+  auto found = from_anchor_.find(tensor.node);
+  if (found != from_anchor_.end()) return found->second;
+  from_anchor_[tensor.node] = false;
+  bool from = false;
+  for (const TensorId& input : near_.view.inputs(tensor.node)) from = from || FromAnchor(input);
+  return from_anchor_[tensor.node] = from;
+}
+
+bool Outputs::FromX(TensorId tensor) const {
+  return tensor == near_.statistics.x || near_.scene.dependents.count(tensor.node) > 0;
+}
+
+const Output* Outputs::At(TensorId tensor) const {
+  auto found = index_.find(tensor);
+  return found == index_.end() ? nullptr : &all_[found->second];
+}
+
+bool Outputs::MayBeParameter(TensorId tensor) {
+  if (FromX(tensor)) return false;
+  const Value* value = near_.interpreter->Eval(tensor);
+  if (value == nullptr) return false;
+  const Dim atoms = value->Flat();
+  return !atoms.empty() &&
+         FindProblem(*near_.axes, near_.x.dims, near_.x.reduced, &atoms, near_.statistics.moment)
+             .has_value();
+}
+
+// Gamma and beta vary along the same axes.
+bool Outputs::SameAxes(TensorId a, TensorId b) {
+  const Value* va = near_.interpreter->Eval(a);
+  const Value* vb = near_.interpreter->Eval(b);
+  return va != nullptr && vb != nullptr && va->Flat() == vb->Flat();
+}
+
+// Whether the combined items are xhat, or xhat * gamma for an operand gamma; fills in the rest.
+bool Outputs::IsNormalized(const std::vector<BagItem>& items, bool product, Output* output) {
+  const auto value = Combine(items, product, near_.interpreter);
+  if (!value || near_.interpreter->restart()) return false;
+  for (bool centred : {true, false}) {
+    if (centred && near_.statistics.moment == Moment::kMeanSquare) continue;
+    const Numbers& base = centred ? near_.x.xhat : near_.x.plain;
+    output->subtract_mean = centred;
+    output->gamma = TensorId();
+    if (Close(*value, base, kFormulaTolerance)) return true;
+    const std::vector<TensorId> operands = near_.interpreter->operands();
+    for (const TensorId& operand : operands) {
+      const bool parameter = MayBeParameter(operand);
+      if (near_.interpreter->restart()) return false;
+      // Others are only looked at to say why a sum of few terms is refused.
+      if (!parameter && items.size() > 2) continue;
+      const Value* gamma = near_.interpreter->Eval(operand);
+      if (gamma == nullptr || gamma->numbers.atoms.empty() ||
+          !CloseToProduct(*value, base, gamma->numbers, kFormulaTolerance)) {
+        continue;
+      }
+      if (parameter) {
+        output->gamma = operand;
+        return true;
+      }
+      reason_ = Reason::kParameterVaries;
+    }
+  }
+  return false;
+}
+
+void Outputs::Add(const Output& output) {
+  index_[output.y] = static_cast<int>(all_.size());
+  all_.push_back(output);
+}
+
+// Takes beta out of the terms that do not come from the anchor; the others become parts.
+void Outputs::TakeBeta(const std::vector<BagItem>& others, Output* output) {
+  for (const BagItem& item : others) {
+    const bool fits = !output->beta.valid() && !item.inverted && MayBeParameter(item.tensor) &&
+                      (!output->gamma.valid() || SameAxes(output->gamma, item.tensor));
+    if (fits) {
+      output->beta = item.tensor;
+    } else {
+      output->parts.push_back({item.tensor, item.inverted});
+    }
+  }
+  output->parts_are_factors = false;
+}
+
+void Outputs::TakeGamma(const std::vector<BagItem>& others, Output* output) {
+  for (const BagItem& item : others) {
+    if (!output->gamma.valid() && !item.inverted && MayBeParameter(item.tensor)) {
+      output->gamma = item.tensor;
+    } else {
+      output->parts.push_back({item.tensor, item.inverted});
+    }
+  }
+  output->parts_are_factors = true;
+}
+
+bool Outputs::VisitSum(int node) {
+  const auto terms = Terms(near_.view, node, [&](TensorId t) {
+    return FromAnchor(t) && (At(t) == nullptr || !At(t)->clean());
+  });
+  std::vector<BagItem> core, others;
+  for (const BagItem& term : terms) {
+    (FromAnchor(term.tensor) ? core : others).push_back(term);
+  }
+  if (core.empty()) return false;
+  Output output;
+  output.y = {node, 0};
+  if (core.size() == 1 && !core[0].inverted && At(core[0].tensor) != nullptr) {
+    const Output& inner = *At(core[0].tensor);
+    if (inner.beta.valid() || !inner.clean()) return false;
+    output = inner;
+    output.y = {node, 0};
+    TakeBeta(others, &output);
+    if (output.beta.valid()) Add(output);
+    return output.clean() || !output.beta.valid();
+  }
+  if (IsNormalized(core, /*product=*/false, &output)) {
+    output.core = core;
+    TakeBeta(others, &output);
+    Add(output);
+    return output.clean() || !output.beta.valid();
+  }
+  if (core.size() < 3 || core.size() > kMaxSubset) return true;
+  // Several norms of one x in one sum: some of the terms are one of them.
+  for (unsigned mask = 1; mask + 1 < (1u << core.size()); ++mask) {
+    std::vector<BagItem> some, rest = others;
+    for (size_t i = 0; i < core.size(); ++i) {
+      (mask >> i & 1 ? some : rest).push_back(core[i]);
+    }
+    if (!IsNormalized(some, /*product=*/false, &output)) continue;
+    output.core = some;
+    TakeBeta(rest, &output);
+    Add(output);
+    return output.clean() || !output.beta.valid();
+  }
+  return true;
+}
+
+bool Outputs::VisitProduct(int node) {
+  const auto factors = Factors(near_.view, node, [&](TensorId t) {
+    return t != near_.statistics.x && FromX(t) && (At(t) == nullptr || !At(t)->clean());
+  });
+  std::vector<BagItem> core, others;
+  std::vector<BagItem> numbers;
+  for (const BagItem& factor : factors) {
+    if (FromX(factor.tensor)) {
+      core.push_back(factor);
+    } else {
+      const bool number = near_.interpreter->Eval(factor.tensor) != nullptr &&
+                          near_.interpreter->numbers().count(factor.tensor) > 0;
+      (number ? numbers : others).push_back(factor);
+    }
+  }
+  Output output;
+  output.y = {node, 0};
+  // A number may belong to the statistics: sqrt(N), where the root is that of a sum.
+  if (!numbers.empty() && near_.statistics.slope != 1) {
+    core.insert(core.end(), numbers.begin(), numbers.end());
+  } else {
+    others.insert(others.end(), numbers.begin(), numbers.end());
+  }
+  if (core.size() == 1 && !core[0].inverted && At(core[0].tensor) != nullptr) {
+    const Output& inner = *At(core[0].tensor);
+    if (inner.gamma.valid() || inner.beta.valid() || !inner.clean()) return false;
+    output = inner;
+    output.y = {node, 0};
+    TakeGamma(others, &output);
+    if (!output.gamma.valid()) return false;
+    Add(output);
+    return output.clean();
+  }
+  if (IsNormalized(core, /*product=*/true, &output)) {
+    output.core = core;
+    output.core_is_product = true;
+    TakeGamma(others, &output);
+    Add(output);
+    return output.clean();
+  }
+  return true;
+}
+
+// An op that holds a normalization: its own scale and offset may be constants 1 and 0.
+bool Outputs::VisitNorm(int node) {
+  Output output;
+  output.y = {node, 0};
+  output.core = {{output.y, false}};
+  if (IsNormalized(output.core, /*product=*/false, &output)) {
+    Add(output);
+    return true;
+  }
+  const TensorId offset = near_.view.inputs(node)[2];
+  output.core.push_back({offset, true});
+  if (near_.interpreter->restart() || !MayBeParameter(offset) ||
+      !IsNormalized(output.core, /*product=*/false, &output) ||
+      (output.gamma.valid() && !SameAxes(output.gamma, offset))) {
+    return true;
+  }
+  output.beta = offset;
+  Add(output);
+  return true;
+}
+
+// Once an output is found, what combines the anchor with tensors that come after that output is
+// its gradient; there is much of that, and nothing to find in it.
+bool Outputs::MeetsLaterTensor(int node) const {
+  int found = -1;
+  for (const Output& output : all_) {
+    const bool complete = output.subtract_mean || near_.statistics.moment == Moment::kMeanSquare;
+    if (complete && found < 0) found = near_.view.order(output.y.node);
+  }
+  if (found < 0) return false;
+  for (const TensorId& input : near_.view.inputs(node)) {
+    if (visited_.count(input.node) == 0 && near_.view.order(input.node) > found) return true;
+  }
+  return false;
+}
+
+// A sum or product with an output that has its beta (its gamma) already adds nothing to it.
+bool Outputs::OnlyUsesOutput(int node) {
+  const bool sum = IsSum(near_.view.op(node));
+  if (!sum && !IsProduct(near_.view.op(node))) return false;
+  bool finished = false;
+  for (const TensorId& input : near_.view.inputs(node)) {
+    if (!FromAnchor(input)) continue;
+    const Output* inner = At(input);
+    if (inner == nullptr || finished) return false;
+    finished = inner->beta.valid() || (!sum && inner->gamma.valid());
+    if (!finished) return false;
+  }
+  return finished;
+}
+
+bool Outputs::VisitNode(int node) {
+  const std::string& op = near_.view.op(node);
+  const TensorId tensor{node, 0};
+  const OpClass op_class = ClassOf(op);
+  if (op_class == OpClass::kNorm) return tensor == near_.statistics.anchor && VisitNorm(node);
+  if (op_class != OpClass::kElementwise && op_class != OpClass::kView) return false;
+  if (op.size() > 4 && op.compare(op.size() - 4, 4, "Grad") == 0) return false;
+  if (MeetsLaterTensor(node) || OnlyUsesOutput(node)) return false;
+  if (near_.interpreter->Eval(tensor) == nullptr) return false;
+  if (op_class == OpClass::kView) {
+    // What waits for others is not taken in: a step's results wait for its updates.
+    if (!near_.view.control_inputs(node).empty()) return false;
+    const Output* inner = At(near_.view.inputs(node)[0]);
+    if (inner == nullptr) return FromAnchor(tensor);
+    if (!inner->clean()) return false;
+    Output output = *inner;
+    output.y = tensor;
+    Add(output);
+    return true;
+  }
+  if (IsSum(op)) return VisitSum(node);
+  if (IsProduct(op)) return VisitProduct(node);
+  return op == "Neg" || op == "Reciprocal" || op == "Inv";
+}
+
+Reason Outputs::Find() {
+  std::set<std::pair<int, int>> queue;
+  std::set<int> seen;
+  const auto push_consumers = [&](int node) {
+    for (const Consumer& c : near_.view.consumers(node)) {
+      if (near_.scene.dependents.count(c.node) > 0 && seen.insert(c.node).second) {
+        queue.insert({near_.view.order(c.node), c.node});
+      }
+    }
+  };
+  const int anchor = near_.statistics.anchor.node;
+  if (ClassOf(near_.view.op(anchor)) == OpClass::kNorm) {
+    queue.insert({near_.view.order(anchor), anchor});
+    seen.insert(anchor);
+  } else {
+    push_consumers(anchor);
+  }
+  for (int visited = 0; !queue.empty() && visited < kMaxVisited; ++visited) {
+    const int node = queue.begin()->second;
+    queue.erase(queue.begin());
+    if (VisitNode(node)) {
+      visited_.insert(node);
+      push_consumers(node);
+    }
+    if (near_.interpreter->restart()) break;
+  }
+  return reason_;
+}
+
+}  // namespace nv_norms

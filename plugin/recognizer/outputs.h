@@ -1,0 +1,83 @@
+#ifndef NV_NORMS_PLUGIN_RECOGNIZER_OUTPUTS_H_
+#define NV_NORMS_PLUGIN_RECOGNIZER_OUTPUTS_H_
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "plugin/recognizer/bags.h"
+#include "plugin/recognizer/forward.h"
+#include "plugin/recognizer/moments.h"
+
+namespace nv_norms {
+
+// A tensor that equals xhat * gamma + beta, then + or * parts.
+struct Output {
+  TensorId y;
+  bool subtract_mean = true;
+  TensorId gamma, beta;
+  std::vector<Part> parts;
+  bool parts_are_factors = false;
+  std::vector<BagItem> core;  // the terms (or factors) whose sum (product) is xhat * gamma
+  bool core_is_product = false;
+
+  bool clean() const { return parts.empty(); }
+};
+
+// What one interpreter sees around an anchor.
+struct Neighbourhood {
+  const GraphView& view;
+  const Shapes& shapes;
+  const Statistics& statistics;
+  const std::function<bool(int)>& keep;  // the nodes that must stay
+  const Scene& scene;                    // x and what is computed from it
+  Axes* axes;
+  Interpreter* interpreter;
+  Normalized x;
+};
+
+// The sum (or product) of the items; no value if one of them has none.
+std::optional<Numbers> Combine(const std::vector<BagItem>& items, bool product,
+                               Interpreter* interpreter);
+
+// The tensors among the anchor's readers, and theirs, that are outputs.
+class Outputs {
+ public:
+  explicit Outputs(const Neighbourhood& near) : near_(near) {}
+
+  // Fills in what follows, unless the interpreter wants a restart. kNoOutput, or why what comes
+  // closest is none.
+  Reason Find();
+  const std::vector<Output>& all() const { return all_; }
+  const Output* At(TensorId tensor) const;
+  bool FromAnchor(TensorId tensor);  // whether a tensor is computed from the anchor
+
+ private:
+  bool FromX(TensorId tensor) const;  // or whether it is x
+  bool MayBeParameter(TensorId tensor);
+  bool SameAxes(TensorId a, TensorId b);
+  bool IsNormalized(const std::vector<BagItem>& items, bool product, Output* output);
+  void Add(const Output& output);
+  void TakeBeta(const std::vector<BagItem>& others, Output* output);
+  void TakeGamma(const std::vector<BagItem>& others, Output* output);
+  // These return whether to look further along.
+  bool VisitSum(int node);
+  bool VisitProduct(int node);
+  bool VisitNorm(int node);
+  bool VisitNode(int node);
+  bool MeetsLaterTensor(int node) const;
+  bool OnlyUsesOutput(int node);
+
+  const Neighbourhood& near_;
+  Reason reason_ = Reason::kNoOutput;
+  std::vector<Output> all_;
+  std::map<TensorId, int> index_;  // into all_
+  std::map<int, bool> from_anchor_;
+  std::set<int> visited_;
+};
+
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_PLUGIN_RECOGNIZER_OUTPUTS_H_

@@ -1,0 +1,48 @@
+#include "plugin/recognizer/reach.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "plugin/recognizer/ops.h"
+
+namespace nv_norms {
+
+std::unordered_set<int> Dependents(const GraphView& view, TensorId from, int limit) {
+  std::unordered_set<int> nodes;
+  // Nearest in the graph's order first: a layer's own nodes come before the rest of the network
+  // and before its gradient.
+  std::set<std::pair<int, int>> queue;
+  const auto visit = [&](int node) {
+    if (ClassOf(view.op(node)) != OpClass::kOpaque && nodes.count(node) == 0) {
+      queue.insert({view.order(node), node});
+    }
+  };
+  for (const Consumer& c : view.consumers(from)) visit(c.node);
+  while (!queue.empty() && static_cast<int>(nodes.size()) < limit) {
+    const int node = queue.begin()->second;
+    queue.erase(queue.begin());
+    if (!nodes.insert(node).second) continue;
+    for (const Consumer& c : view.consumers(node)) visit(c.node);
+  }
+  return nodes;
+}
+
+std::vector<int> NodesBetween(const GraphView& view, const std::unordered_set<int>& within,
+                              const std::vector<TensorId>& from, const std::vector<int>& to) {
+  std::vector<int> nodes;
+  std::set<int> seen;
+  std::vector<int> stack = to;
+  while (!stack.empty()) {
+    const int node = stack.back();
+    stack.pop_back();
+    if (within.count(node) == 0 || !seen.insert(node).second) continue;
+    nodes.push_back(node);
+    for (const TensorId& input : view.inputs(node)) {
+      if (std::find(from.begin(), from.end(), input) == from.end()) stack.push_back(input.node);
+    }
+  }
+  return nodes;
+}
+
+}  // namespace nv_norms
