@@ -12,10 +12,10 @@
 #include "plugin/edit.h"
 #include "plugin/edit_steps.h"
 #include "plugin/graph/accumulation.h"
+#include "plugin/graph/fused_ops.h"
 #include "plugin/graph/shapes.h"
 #include "plugin/graph/view.h"
 #include "plugin/layout/layout.h"
-#include "plugin/layout/rules.h"
 #include "plugin/recognizer/backward.h"
 #include "plugin/recognizer/forward.h"
 #include "plugin/recognizer/lone_gradient.h"
@@ -52,11 +52,7 @@ class Remapper {
   bool Run(const std::vector<int>& anchors) {
     view_->MarkLive([this](int node) { return keep_(node) || !IsPure(view_->op(node)); });
     for (int node = 0; node < view_->num_nodes(); ++node) {
-      const std::string& op = view_->op(node);
-      if (op == "FusedLayerNorm" || op == "FusedInstanceNorm" || op == "FusedGroupNorm" ||
-          op == "FusedRMSNorm") {
-        fused_before_.insert(node);
-      }
+      if (IsFusedForward(view_->op(node))) fused_before_.insert(node);
     }
     bool changed = false;
     for (int anchor : anchors) {
@@ -266,7 +262,7 @@ class Remapper {
 
 bool HoldsFusedNorm(const GraphView& view) {
   for (int node = 0; node < view.num_nodes(); ++node) {
-    if (IsNorm(view.op(node))) return true;
+    if (IsFusedNorm(view.op(node))) return true;
   }
   return false;
 }
@@ -277,7 +273,7 @@ bool MayHoldNormalizations(const tensorflow::GraphDef& graph, const std::string&
   bool root = false, norm = false, transpose = false;
   for (const auto& node : graph.node()) {
     root = root || MayBeAnchor(node.op());
-    norm = norm || IsNorm(node.op());
+    norm = norm || IsFusedNorm(node.op());
     transpose = transpose || node.op() == "Transpose";
   }
   if (root || (norm && transpose)) {

@@ -4,6 +4,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "plugin/graph/fused_ops.h"
 #include "plugin/layout/apply.h"
 #include "plugin/layout/assignment.h"
 #include "plugin/layout/parameters.h"
@@ -17,28 +18,20 @@ namespace {
 constexpr int kMinRank = 3;
 constexpr int kMaxRank = 5;
 
-bool IsLayoutTranspose(const GraphView& view, int node) {
-  if (view.op(node) != "Transpose") return false;
+// Whether the node brings a tensor of any rank into the format `to`.
+bool Converts(const GraphView& view, int node, Format to) {
   for (int rank = kMinRank; rank <= kMaxRank; ++rank) {
-    for (Format to : {Format::kLast, Format::kFirst}) {
-      if (IsConversion(view, node, /*of_vector=*/false, to, rank)) return true;
-    }
+    if (IsConversion(view, node, /*of_vector=*/false, to, rank)) return true;
   }
   return false;
 }
 
 // Whether the norm, in the format `now`, has a Transpose from the other one or to it beside it.
 bool StandsBesideTranspose(const GraphView& view, int norm, Format now) {
-  const auto converts = [&](int node, Format to) {
-    for (int rank = kMinRank; rank <= kMaxRank; ++rank) {
-      if (IsConversion(view, node, /*of_vector=*/false, to, rank)) return true;
-    }
-    return false;
-  };
   const auto readers = view.consumers({norm, 0});
-  return converts(view.inputs(norm)[0].node, now) ||
+  return Converts(view, view.inputs(norm)[0].node, now) ||
          std::any_of(readers.begin(), readers.end(),
-                     [&](const Consumer& c) { return converts(c.node, Other(now)); });
+                     [&](const Consumer& c) { return Converts(view, c.node, Other(now)); });
 }
 
 class Pass {
@@ -56,11 +49,12 @@ class Pass {
   bool Run() {
     std::vector<int> norms;
     for (int node = 0; node < view_->num_nodes(); ++node) {
-      if (view_->alive(node) && IsNorm(view_->op(node)) && nodes_(node)) norms.push_back(node);
+      if (view_->alive(node) && IsFusedNorm(view_->op(node)) && nodes_(node)) norms.push_back(node);
     }
     bool changed = false;
-    for (int norm : norms)
+    for (int norm : norms) {
       changed = BypassParameterTransposes(view_, *shapes_, norm, keep_) || changed;
+    }
     for (int norm : norms) {
       if (seen_.count(norm) == 0) changed = ImproveAround(norm) || changed;
     }
@@ -89,7 +83,7 @@ class Pass {
     record.transposes_after = assignment.after.transposes;
     for (size_t i = 0; i < region.members.size(); ++i) {
       const Member& member = region.members[i];
-      if (assignment.formats[i] != member.now && IsNorm(view_->op(member.node))) {
+      if (assignment.formats[i] != member.now && IsFusedNorm(view_->op(member.node))) {
         record.outputs.push_back(view_->name(TensorId{member.node, 0}));
       }
     }
@@ -177,7 +171,8 @@ class Pass {
 
 bool HasLayoutTransposes(const GraphView& view) {
   for (int node = 0; node < view.num_nodes(); ++node) {
-    if (view.alive(node) && IsLayoutTranspose(view, node)) return true;
+    if (!view.alive(node) || view.op(node) != "Transpose") continue;
+    if (Converts(view, node, Format::kLast) || Converts(view, node, Format::kFirst)) return true;
   }
   return false;
 }

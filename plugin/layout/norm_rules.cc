@@ -2,19 +2,16 @@
 
 #include <algorithm>
 
+#include "plugin/graph/fused_ops.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 
 namespace nv_norms {
 namespace {
 
-bool IsGradient(const std::string& op) {
-  return op.size() > 4 && op.substr(op.size() - 4) == "Grad";
-}
-
 // Whether anybody reads what a forward norm says of mean and variance, or a gradient reads it.
 bool HandsStatistics(const GraphView& view, int node) {
-  if (IsGradient(view.op(node))) return true;
+  if (IsFusedGradient(view.op(node))) return true;
   const auto& consumers = view.consumers(node);
   return std::any_of(consumers.begin(), consumers.end(),
                      [](const Consumer& c) { return c.port > 0; });
@@ -48,16 +45,6 @@ Reason CheckOrders(const GraphView& view, int node, Format now, int rank) {
 
 }  // namespace
 
-bool IsNorm(const std::string& op) {
-  for (const char* name :
-       {"FusedLayerNorm", "FusedRMSNorm", "FusedInstanceNorm", "FusedGroupNorm"}) {
-    if (op == name || (op.rfind(name, 0) == 0 && op.substr(std::string(name).size()) == "Grad")) {
-      return true;
-    }
-  }
-  return false;
-}
-
 std::vector<int> NormalizedAxes(const GraphView& view, int node, int rank) {
   std::vector<int> axes;
   const auto& attributes = view.def(node).attr();
@@ -80,7 +67,7 @@ bool InSameOrder(const std::vector<int>& axes, Format to, int rank) {
 Reason FindNormRule(const GraphView& view, const Shapes& shapes, int node, Format now, int rank,
                     Rule* rule) {
   const std::string& op = view.op(node);
-  const bool gradient = IsGradient(op);
+  const bool gradient = IsFusedGradient(op);
   for (int slot = 0; slot < (gradient ? 2 : 1); ++slot) {
     const TensorInfo& info = shapes.Get(view.inputs(node)[slot]);
     if (!info.rank_known) return Reason::kUnknownRank;

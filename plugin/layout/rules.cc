@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "plugin/graph/constants.h"
+#include "plugin/graph/fused_ops.h"
 #include "plugin/layout/norm_rules.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/node_def.pb.h"
@@ -232,7 +233,7 @@ int PartOf(const GraphView& view, int node, int slot_or_port) {
 
 Reason FindRule(const GraphView& view, const Shapes& shapes, int node, int part, Format now,
                 int rank, Rule* rule) {
-  if (IsNorm(view.op(node))) return FindNormRule(view, shapes, node, now, rank, rule);
+  if (IsFusedNorm(view.op(node))) return FindNormRule(view, shapes, node, now, rank, rule);
   return Finder(view, shapes, node, now, rank, rule).Find(part) ? Reason::kNone : Reason::kNotFree;
 }
 
@@ -241,7 +242,7 @@ tensorflow::NodeDef InFormat(const GraphView& view, int node, Format to, int ran
   auto& attr = *def.mutable_attr();
   attr.erase("_output_shapes");  // would contradict
   const bool last = to == Format::kLast;
-  if (IsNorm(def.op())) {
+  if (IsFusedNorm(def.op())) {
     if (attr.count("data_format") > 0) attr["data_format"].set_s(last ? "N...C" : "NC...");
     if (attr.count("axis") > 0) {
       std::vector<int> axes = NormalizedAxes(view, node, rank);

@@ -25,8 +25,6 @@ struct Rule {
   std::vector<int> channel_slots;  // slots of vectors that are broadcast along the last axis
 };
 
-bool IsNorm(const std::string& op);  // FusedLayerNorm, ..., FusedGroupNormGrad
-
 // Some nodes are several in one: each input of a ShapeN has a format of its own.
 int PartOf(const GraphView& view, int node, int slot_or_port);
 
