@@ -74,10 +74,11 @@ void Abort(TF_Status* status, const std::string& why) {
   TF_SetStatus(status, TF_ABORTED, why.c_str());
 }
 
-void Optimize(void* self, const TF_Buffer* serialized, const TF_GrapplerItem* item,
+void Optimize(void* self, const TF_Buffer* /*graph*/, const TF_GrapplerItem* item,
               TF_Buffer* optimized, TF_Status* status) {
   if (!IsEnabled()) return Abort(status, "the normalization rewriter is disabled");
-  // The C API hands out neither the item's name nor its feeds; and the graph only serialized.
+  // The C API hands out neither the item's name nor its feeds; and the graph only serialized,
+  // which would have to be parsed even where there is nothing to do.
   const auto& grappler_item = *reinterpret_cast<const tensorflow::grappler::GrapplerItem*>(item);
   Dump(grappler_item.graph, "before");
   if (!MayHoldNormalizations(grappler_item.graph, grappler_item.id)) {
@@ -87,11 +88,6 @@ void Optimize(void* self, const TF_Buffer* serialized, const TF_GrapplerItem* it
   // TensorFlow has started CUDA by now, which importing must not.
   if (std::strcmp(device_type, "GPU") == 0 && NvNormsCudaDevices(nullptr) == 0) {
     return Abort(status, "the kernels cannot run on these GPUs");
-  }
-  google::protobuf::Arena arena;  // a graph of many nodes is long to free one by one
-  auto& graph = *google::protobuf::Arena::Create<tensorflow::GraphDef>(&arena);
-  if (!graph.ParseFromArray(serialized->data, static_cast<int>(serialized->length))) {
-    return Abort(status, "the graph cannot be parsed");
   }
   RemapperOptions options;
   options.device_type = device_type;
@@ -103,7 +99,10 @@ void Optimize(void* self, const TF_Buffer* serialized, const TF_GrapplerItem* it
     return Abort(status, "the nodes to preserve cannot be told");
   }
   std::vector<Record> records;
-  const auto changed = Remap(&graph, const_cast<TF_GrapplerItem*>(item), options, &records);
+  google::protobuf::Arena arena;  // a graph of many nodes is long to free one by one
+  auto& graph = *google::protobuf::Arena::Create<tensorflow::GraphDef>(&arena);
+  const auto changed =
+      Remap(grappler_item.graph, const_cast<TF_GrapplerItem*>(item), options, &graph, &records);
   if (!changed.ok()) {
     VLOG(1) << "Graph " << options.graph_name << " is left as it is: " << changed.status();
     return Abort(status, std::string(changed.status().message()));

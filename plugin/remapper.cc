@@ -19,6 +19,7 @@
 #include "plugin/recognizer/backward.h"
 #include "plugin/recognizer/forward.h"
 #include "plugin/recognizer/lone_gradient.h"
+#include "plugin/recognizer/ops.h"
 #include "plugin/recognizer/statistics.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/logging.h"
@@ -260,66 +261,68 @@ class Remapper {
   std::function<bool(int)> keep_;
 };
 
-bool HoldsFusedNorm(const GraphView& view) {
+// What there is to do in a graph.
+struct Work {
+  std::vector<int> anchors;  // by ascending order
+  bool layouts = false;      // Transposes beside fused normalizations
+
+  bool none() const { return anchors.empty() && !layouts; }
+};
+
+Work WorkIn(const GraphView& view, const RemapperOptions& options) {
+  Work work;
+  bool fused = false;
   for (int node = 0; node < view.num_nodes(); ++node) {
-    if (IsFusedNorm(view.op(node))) return true;
+    if (IsAnchor(view, node) && OnDevice(view.def(node).device(), options.device_type)) {
+      work.anchors.push_back(node);
+    }
+    fused = fused || IsFusedNorm(view.op(node));
   }
+  std::sort(work.anchors.begin(), work.anchors.end(),
+            [&](int a, int b) { return view.order(a) < view.order(b); });
+  work.layouts = options.layouts && fused && HasLayoutTransposes(view);
+  return work;
+}
+
+bool NothingToDo(const tensorflow::GraphDef& graph, const std::string& graph_name) {
+  VLOG(1) << "Graph " << graph_name << ": " << graph.node_size()
+          << " nodes, nothing that looks like a normalization";
   return false;
 }
 
 }  // namespace
 
 bool MayHoldNormalizations(const tensorflow::GraphDef& graph, const std::string& name) {
-  bool root = false, norm = false, transpose = false;
+  bool root = false, fused = false, transpose = false;
   for (const auto& node : graph.node()) {
     root = root || MayBeAnchor(node.op());
-    norm = norm || IsFusedNorm(node.op());
+    fused = fused || IsFusedNorm(node.op());
     transpose = transpose || node.op() == "Transpose";
   }
-  if (root || (norm && transpose)) {
-    // The view changes nothing before it is asked to.
-    const GraphView view(const_cast<tensorflow::GraphDef*>(&graph));
-    if (view.ok() && norm && HasLayoutTransposes(view)) return true;
-    for (int node = 0; view.ok() && node < view.num_nodes(); ++node) {
-      if (IsAnchor(view, node)) return true;
-    }
-  }
-  VLOG(1) << "Graph " << name << ": " << graph.node_size()
-          << " nodes, nothing that looks like a normalization";
-  return false;
+  return root || (fused && transpose) || NothingToDo(graph, name);
 }
 
-absl::StatusOr<bool> Remap(tensorflow::GraphDef* graph, TF_GrapplerItem* item,
-                           const RemapperOptions& options, std::vector<Record>* records) {
-  GraphView view(graph);
+absl::StatusOr<bool> Remap(const tensorflow::GraphDef& graph, TF_GrapplerItem* item,
+                           const RemapperOptions& options, tensorflow::GraphDef* remapped,
+                           std::vector<Record>* records) {
+  // The view changes nothing before it is asked to.
+  GraphView view(const_cast<tensorflow::GraphDef*>(&graph));
   if (!view.ok()) return absl::InvalidArgumentError(view.error());
   for (const std::string& feed : options.feeds) {
     if (view.Find(feed) >= 0) view.MarkFed(view.Find(feed));
   }
-  std::vector<int> anchors;
-  for (int node = 0; node < view.num_nodes(); ++node) {
-    if (IsAnchor(view, node) && OnDevice(view.def(node).device(), options.device_type)) {
-      anchors.push_back(node);
-    }
-  }
-  std::sort(anchors.begin(), anchors.end(),
-            [&](int a, int b) { return view.order(a) < view.order(b); });
-  const int before = view.num_nodes();
+  const Work work = WorkIn(view, options);
+  if (work.none() && !options.check) return NothingToDo(graph, options.graph_name);
   Shapes shapes(item, &view);
   const absl::Time start = absl::Now();
-  const bool has_layouts = options.layouts && HoldsFusedNorm(view) && HasLayoutTransposes(view);
-  if (!anchors.empty() || has_layouts || options.check) {
-    const absl::Status inferred = shapes.Infer();
-    if (!inferred.ok()) return inferred;
-  }
+  const absl::Status inferred = shapes.Infer();
+  if (!inferred.ok()) return inferred;
   const absl::Time shapes_known = absl::Now();
-  if (anchors.empty() && !has_layouts) {
-    VLOG(1) << "Graph " << options.graph_name << ": " << view.num_nodes()
-            << " nodes, nothing that looks like a normalization";
-    return false;
-  }
+  if (work.none()) return NothingToDo(graph, options.graph_name);
+  *remapped = graph;
+  view.MoveTo(remapped);
   RestoreSums(&view);
-  bool changed = Remapper(&view, &shapes, options, records).Run(anchors);
+  bool changed = Remapper(&view, &shapes, options, records).Run(work.anchors);
   if (options.layouts) {
     changed = ImproveLayout(
                   &view, &shapes,
@@ -331,8 +334,8 @@ absl::StatusOr<bool> Remap(tensorflow::GraphDef* graph, TF_GrapplerItem* item,
   if (changed) view.Compact();
   const auto fused = std::count_if(records->begin(), records->end(),
                                    [](const Record& r) { return r.reason == Reason::kNone; });
-  VLOG(1) << "Graph " << options.graph_name << ": " << before << " nodes before, "
-          << graph->node_size() << " after, " << fused << " normalizations fused, "
+  VLOG(1) << "Graph " << options.graph_name << ": " << graph.node_size() << " nodes before, "
+          << remapped->node_size() << " after, " << fused << " normalizations fused, "
           << records->size() - fused << " left as they are; shapes "
           << absl::ToInt64Microseconds(shapes_known - start) << " us, the rest "
           << absl::ToInt64Microseconds(absl::Now() - shapes_known) << " us";

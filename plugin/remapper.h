@@ -22,13 +22,15 @@ struct RemapperOptions {
   bool check = false;   // an error for a graph that is none, even if it holds no normalization
 };
 
-// Whether there is anything to look at: a quick answer for most graphs, read off the graph alone.
+// Whether there may be anything to look at: a quick answer for most graphs, by their ops.
 bool MayHoldNormalizations(const tensorflow::GraphDef& graph, const std::string& name);
 
-// Recognizes the normalizations in `graph` and fuses them. `item` holds the same graph, for shape
-// inference. True if anything changed; `records` tells what was found either way.
-absl::StatusOr<bool> Remap(tensorflow::GraphDef* graph, TF_GrapplerItem* item,
-                           const RemapperOptions& options, std::vector<Record>* records);
+// Recognizes the normalizations in `graph` and fuses them in `remapped`. `item` holds the same
+// graph, for shape inference. True if anything changed, else `remapped` is of no use; `records`
+// tells what was found either way.
+absl::StatusOr<bool> Remap(const tensorflow::GraphDef& graph, TF_GrapplerItem* item,
+                           const RemapperOptions& options, tensorflow::GraphDef* remapped,
+                           std::vector<Record>* records);
 
 }  // namespace nv_norms
 

@@ -16,9 +16,8 @@ using tensorflow::grappler::GrapplerItem;
 TF_GrapplerItem* Opaque(GrapplerItem* item) { return reinterpret_cast<TF_GrapplerItem*>(item); }
 
 absl::StatusOr<bool> RemapItem(GrapplerItem* item, const RemapperOptions& options,
-                               tensorflow::GraphDef* graph, std::vector<Record>* records) {
-  *graph = item->graph;
-  return Remap(graph, Opaque(item), options, records);
+                               tensorflow::GraphDef* remapped, std::vector<Record>* records) {
+  return Remap(item->graph, Opaque(item), options, remapped, records);
 }
 
 absl::Status RewriteFunctions(bool layouts, tensorflow::GraphDef* graph,

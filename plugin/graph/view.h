@@ -42,6 +42,8 @@ class GraphView {
   // `graph` must outlive the view. ok() is false (and error() says why) when the graph names an
   // input that does not exist or uses one name twice.
   explicit GraphView(tensorflow::GraphDef* graph);
+  // Goes on with `graph`, a copy of the one that it has.
+  void MoveTo(tensorflow::GraphDef* graph) { graph_ = graph; }
   bool ok() const { return error_.empty(); }
   const std::string& error() const { return error_; }
 
