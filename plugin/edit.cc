@@ -61,6 +61,25 @@ NodeDef FusedDef(const GraphView& view, const Shapes& shapes, const ForwardMatch
   return def;
 }
 
+// y, mean and rstd.
+std::vector<TensorInfo> FusedOutputs(const TensorInfo& y, DataType x_type) {
+  const bool wide = x_type == tensorflow::DT_DOUBLE;
+  const TensorInfo statistics{wide ? tensorflow::DT_DOUBLE : tensorflow::DT_FLOAT, false, {}};
+  return {y, statistics, statistics};
+}
+
+// x in the shape that the op takes, and what there is of gamma and beta.
+std::vector<TensorId> FusedInputs(GraphView* view, Shapes* shapes, const ForwardMatch& match,
+                                  TensorId gamma, TensorId beta, int like) {
+  std::vector<TensorId> inputs = {match.x};
+  if (!match.problem.merged_shape.empty()) {
+    inputs[0] = AddReshape(view, shapes, match.x, match.problem.merged_shape, like, -1);
+  }
+  if (gamma.valid()) inputs.push_back(gamma);
+  if (beta.valid()) inputs.push_back(beta);
+  return inputs;
+}
+
 DataType Wider(DataType a, DataType b) {
   if (a == b) return a;
   if (a == tensorflow::DT_DOUBLE || b == tensorflow::DT_DOUBLE) return tensorflow::DT_DOUBLE;
@@ -104,24 +123,11 @@ int AddLoneForward(GraphView* view, Shapes* shapes, const ForwardMatch& match) {
   SetType(&def, "out_type", y_info.dtype);
   const int anchor = match.statistics.anchor.node;
   def.set_name(view->UniqueName(view->name(anchor) + "/" + OpName(match)));
-  std::vector<TensorId> inputs = {match.x};
-  if (!match.problem.merged_shape.empty()) {
-    inputs[0] = AddReshape(view, shapes, match.x, match.problem.merged_shape, anchor, -1);
-  }
-  if (gamma.valid()) inputs.push_back(gamma);
+  const auto inputs = FusedInputs(view, shapes, match, gamma, TensorId(), anchor);
   std::vector<int> controls;
-  for (int node : match.core) {
-    for (int control : view->control_inputs(node)) {
-      const bool known = std::find(controls.begin(), controls.end(), control) != controls.end();
-      if (!known) controls.push_back(control);
-    }
-  }
+  for (int node : match.core) AddControls(*view, node, &controls);
   const int fused = view->AddNode(def, inputs, controls, anchor);
-  const TensorInfo statistics_info{
-      y_info.dtype == tensorflow::DT_DOUBLE ? tensorflow::DT_DOUBLE : tensorflow::DT_FLOAT,
-      false,
-      {}};
-  shapes->Set(fused, {y_info, statistics_info, statistics_info});
+  shapes->Set(fused, FusedOutputs(y_info, y_info.dtype));
   return fused;
 }
 
@@ -140,28 +146,16 @@ int ApplyForward(GraphView* view, Shapes* shapes, const ForwardMatch& match,
     parameter_type = shapes->Get(gamma.valid() ? gamma : beta).dtype;
   }
   NodeDef def = FusedDef(*view, *shapes, match, gamma, beta, parameter_type);
-  const bool merged = !match.problem.merged_shape.empty();
-  std::vector<TensorId> inputs = {match.x};
-  if (merged) {
-    inputs[0] = AddReshape(view, shapes, match.x, match.problem.merged_shape, match.y.node, -1);
-  }
-  if (gamma.valid()) inputs.push_back(gamma);
-  if (beta.valid()) inputs.push_back(beta);
+  const auto inputs = FusedInputs(view, shapes, match, gamma, beta, match.y.node);
 
   // What the replaced nodes waited for, and what they read and may now be unread.
   std::vector<int> controls, read;
-  const auto add_controls = [&](int node) {
-    for (int control : view->control_inputs(node)) {
-      const bool known = std::find(controls.begin(), controls.end(), control) != controls.end();
-      if (!known) controls.push_back(control);
-    }
-  };
   for (int node : match.core) {
-    add_controls(node);
+    AddControls(*view, node, &controls);
     for (const TensorId& input : view->inputs(node)) {
       read.push_back(input.node);
       // In a branch that is not taken, only a constant's control edge may tell so.
-      if (view->op(input.node) == "Const") add_controls(input.node);
+      if (view->op(input.node) == "Const") AddControls(*view, input.node, &controls);
     }
   }
   for (TensorId tensor : {match.gamma, match.beta}) {
@@ -169,15 +163,12 @@ int ApplyForward(GraphView* view, Shapes* shapes, const ForwardMatch& match,
   }
 
   const TensorInfo y_info = shapes->Get(match.y);
-  const TensorInfo statistics_info{shapes->Get(match.x).dtype == tensorflow::DT_DOUBLE
-                                       ? tensorflow::DT_DOUBLE
-                                       : tensorflow::DT_FLOAT,
-                                   false,
-                                   {}};
-  const std::vector<TensorInfo> outputs = {y_info, statistics_info, statistics_info};
+  const auto outputs = FusedOutputs(y_info, shapes->Get(match.x).dtype);
+  const bool merged = !match.problem.merged_shape.empty();
   int fused = match.y.node;
   if (match.parts.empty() && !merged) {
     view->ReplaceNode(match.y.node, def, inputs, controls);
+    shapes->Set(fused, outputs);
   } else {
     def.set_name(view->UniqueName(view->name(match.y.node) + "/" + OpName(match)));
     fused = view->AddNode(def, inputs, controls, match.y.node);
@@ -189,9 +180,8 @@ int ApplyForward(GraphView* view, Shapes* shapes, const ForwardMatch& match,
                      last ? match.y.node : -1);
     }
     if (!last) JoinParts(view, shapes, y, match.parts, match.parts_are_factors, match.y.node);
+    shapes->Set(match.y.node, {y_info});
   }
-  shapes->Set(fused, outputs);
-  if (fused != match.y.node) shapes->Set(match.y.node, {y_info});
   RemoveUnread(view, read, keep);
   return fused;
 }

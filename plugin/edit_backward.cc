@@ -145,15 +145,15 @@ void ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forward,
   const std::unordered_set<int> outputs = OutputNodes(backward);
   std::vector<int> controls, read;
   for (int node : backward.core) {
-    for (int control : view->control_inputs(node)) {
-      const bool known = std::find(controls.begin(), controls.end(), control) != controls.end();
-      const bool inside =
-          std::find(backward.core.begin(), backward.core.end(), control) != backward.core.end();
-      if (!known && !inside && !view->DependsOn(control, outputs)) controls.push_back(control);
-    }
+    AddControls(*view, node, &controls);
     for (const TensorId& input : view->inputs(node)) read.push_back(input.node);
     read.push_back(node);
   }
+  const auto comes_later = [&](int control) {
+    return std::find(backward.core.begin(), backward.core.end(), control) != backward.core.end() ||
+           view->DependsOn(control, outputs);
+  };
+  controls.erase(std::remove_if(controls.begin(), controls.end(), comes_later), controls.end());
   const int gradient = view->AddNode(def, inputs, controls, place);
   int port = 0;
   if (backward.dx.valid()) {

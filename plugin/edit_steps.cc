@@ -14,24 +14,6 @@ namespace nv_norms {
 using tensorflow::DataType;
 using tensorflow::NodeDef;
 
-bool IsPure(const std::string& op) {
-  static const auto* const kShapeOps = new std::set<std::string>{"Const",
-                                                                 "Shape",
-                                                                 "Pack",
-                                                                 "StridedSlice",
-                                                                 "GatherV2",
-                                                                 "Prod",
-                                                                 "Fill",
-                                                                 "ConcatV2",
-                                                                 "Size",
-                                                                 "Range",
-                                                                 "FloorDiv",
-                                                                 "BroadcastGradientArgs",
-                                                                 "DataFormatDimMap",
-                                                                 "DataFormatVecPermute"};
-  return ClassOf(op) != OpClass::kOpaque || kShapeOps->count(op) > 0;
-}
-
 void CopyPlacement(const NodeDef& from, NodeDef* to) {
   to->set_device(from.device());
   for (const auto& [name, value] : from.attr()) {
@@ -46,25 +28,62 @@ void SetType(NodeDef* def, const char* attr, DataType type) {
   (*def->mutable_attr())[attr].set_type(type);
 }
 
+namespace {
+
+NodeDef ReshapeDef(const NodeDef& like, DataType type, DataType shape_type) {
+  NodeDef def;
+  def.set_op("Reshape");
+  CopyPlacement(like, &def);
+  SetType(&def, "T", type);
+  SetType(&def, "Tshape", shape_type);
+  return def;
+}
+
+}  // namespace
+
+void AddControls(const GraphView& view, int node, std::vector<int>* controls) {
+  for (int control : view.control_inputs(node)) {
+    if (std::find(controls->begin(), controls->end(), control) == controls->end()) {
+      controls->push_back(control);
+    }
+  }
+}
+
+TensorId AddConstant(GraphView* view, Shapes* shapes, const IntTensor& ints, DataType type,
+                     const std::string& name, const std::string& device, int like,
+                     std::vector<int> waits_for) {
+  NodeDef def;
+  def.set_op("Const");
+  def.set_name(view->UniqueName(name));
+  def.set_device(device);
+  SetType(&def, "dtype", type);
+  auto* tensor = (*def.mutable_attr())["value"].mutable_tensor();
+  tensor->set_dtype(type);
+  tensor->mutable_tensor_shape();
+  const int64_t count = static_cast<int64_t>(ints.values.size());
+  if (!ints.scalar) tensor->mutable_tensor_shape()->add_dim()->set_size(count);
+  for (int64_t value : ints.values) {
+    if (type == tensorflow::DT_INT32) {
+      tensor->add_int_val(static_cast<int32_t>(value));
+    } else {
+      tensor->add_int64_val(value);
+    }
+  }
+  const int node = view->AddNode(def, {}, waits_for, like);
+  shapes->Set(node, {{type, true, ints.scalar ? std::vector<int64_t>{} : std::vector{count}}});
+  return {node, 0};
+}
+
 TensorId AddReshape(GraphView* view, Shapes* shapes, TensorId tensor,
                     const std::vector<int64_t>& shape, int like, int in_place_of) {
-  NodeDef constant;
-  constant.set_op("Const");
-  constant.set_name(view->UniqueName(view->name(like) + "/shape"));
-  constant.set_device(view->def(like).device());
-  SetType(&constant, "dtype", tensorflow::DT_INT64);
-  auto* value = (*constant.mutable_attr())["value"].mutable_tensor();
-  value->set_dtype(tensorflow::DT_INT64);
-  value->mutable_tensor_shape()->add_dim()->set_size(static_cast<int64_t>(shape.size()));
-  for (int64_t size : shape) value->add_int64_val(size < 0 ? -1 : size);
   // The constant waits for the tensor: in a loop it has to be in the loop's frame.
-  const TensorId shape_tensor{view->AddNode(constant, {}, {tensor.node}, like), 0};
-  NodeDef reshape;
-  reshape.set_op("Reshape");
-  CopyPlacement(view->def(like), &reshape);
+  IntTensor sizes{/*scalar=*/false, shape};
+  for (int64_t& size : sizes.values) size = std::max<int64_t>(size, -1);
+  const TensorId shape_tensor =
+      AddConstant(view, shapes, sizes, tensorflow::DT_INT64, view->name(like) + "/shape",
+                  view->def(like).device(), like, {tensor.node});
   const DataType type = shapes->Get(tensor).dtype;
-  SetType(&reshape, "T", type);
-  SetType(&reshape, "Tshape", tensorflow::DT_INT64);
+  NodeDef reshape = ReshapeDef(view->def(like), type, tensorflow::DT_INT64);
   int node = in_place_of;
   if (node >= 0) {
     view->ReplaceNode(node, reshape, {tensor, shape_tensor}, {});
@@ -86,13 +105,9 @@ TensorId AddReshapeLike(GraphView* view, Shapes* shapes, TensorId tensor, Tensor
   SetType(&shape, "T", info.dtype);
   SetType(&shape, "out_type", tensorflow::DT_INT32);
   const TensorId shape_tensor{view->AddNode(shape, {shaped}, {}, like), 0};
-  NodeDef reshape;
-  reshape.set_op("Reshape");
-  reshape.set_name(view->UniqueName(view->name(like) + "/reshape"));
-  CopyPlacement(view->def(like), &reshape);
   const DataType type = shapes->Get(tensor).dtype;
-  SetType(&reshape, "T", type);
-  SetType(&reshape, "Tshape", tensorflow::DT_INT32);
+  NodeDef reshape = ReshapeDef(view->def(like), type, tensorflow::DT_INT32);
+  reshape.set_name(view->UniqueName(view->name(like) + "/reshape"));
   const int node = view->AddNode(reshape, {tensor, shape_tensor}, {}, like);
   shapes->Set(node, {{type, info.rank_known, info.dims}});
   return {node, 0};

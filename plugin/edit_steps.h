@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "plugin/graph/constants.h"
 #include "plugin/graph/shapes.h"
 #include "plugin/graph/view.h"
 #include "plugin/recognizer/forward.h"
@@ -14,13 +15,18 @@ namespace nv_norms {
 
 // Small steps that the edits of forward and backward are made of.
 
-// Whether an op has no state and no effect, as far as we know it.
-bool IsPure(const std::string& op);
-
 // Attributes that say where and how a node runs, not what it computes.
 void CopyPlacement(const tensorflow::NodeDef& from, tensorflow::NodeDef* to);
 
 void SetType(tensorflow::NodeDef* def, const char* attr, tensorflow::DataType type);
+
+// Adds what a node waits for, each once.
+void AddControls(const GraphView& view, int node, std::vector<int>* controls);
+
+// Adds a constant next to the node `like`.
+TensorId AddConstant(GraphView* view, Shapes* shapes, const IntTensor& ints,
+                     tensorflow::DataType type, const std::string& name, const std::string& device,
+                     int like, std::vector<int> waits_for);
 
 // Adds a Reshape of `tensor` to a constant shape next to the node `like`, or puts it into the place
 // of the node `in_place_of` if that is not negative.

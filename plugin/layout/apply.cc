@@ -2,13 +2,12 @@
 
 #include <map>
 #include <string>
+#include <utility>
 
 #include "plugin/edit_steps.h"
 #include "plugin/graph/constants.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/node_def.pb.h"
-#include "tensorflow/core/framework/tensor.pb.h"
-#include "tensorflow/core/framework/tensor_shape.pb.h"
 
 namespace nv_norms {
 namespace {
@@ -27,11 +26,11 @@ class Editor {
 
   void Apply(const std::function<bool(int)>& keep) {
     for (const LayoutValue& value : region_.values) {
-      const Format produced = FormatOf(value.member, value.now);
+      const Format produced = FormatOf(formats_, value.member, value.now);
       TensorId converted;
       for (const Reader& reader : value.readers) {
         TensorId wanted = value.tensor;
-        if (FormatOf(reader.member, reader.now) != produced) {
+        if (FormatOf(formats_, reader.member, reader.now) != produced) {
           if (!converted.valid()) converted = Convert(value, produced);
           wanted = converted;
         }
@@ -54,10 +53,6 @@ class Editor {
   }
 
  private:
-  Format FormatOf(int member, Format otherwise) const {
-    return member < 0 ? otherwise : formats_[member];
-  }
-
   void SetInput(int node, int slot, TensorId tensor) {
     auto found = inputs_.find(node);
     const auto& inputs = found == inputs_.end() ? view_->inputs(node) : found->second;
@@ -93,35 +88,15 @@ class Editor {
     return def;
   }
 
-  // A constant that waits for `like`: in a loop it has to be in the loop's frame.
   TensorId Constant(const IntTensor& ints, DataType type, const std::string& name, int like,
                     std::vector<int> waits_for) {
-    NodeDef def;
-    def.set_op("Const");
-    def.set_name(view_->UniqueName(name));
-    def.set_device(region_.device);
-    SetType(&def, "dtype", type);
-    auto* tensor = (*def.mutable_attr())["value"].mutable_tensor();
-    tensor->set_dtype(type);
-    tensor->mutable_tensor_shape();
-    if (!ints.scalar) {
-      tensor->mutable_tensor_shape()->add_dim()->set_size(static_cast<int64_t>(ints.values.size()));
-    }
-    for (int64_t value : ints.values) {
-      if (type == tensorflow::DT_INT32) {
-        tensor->add_int_val(static_cast<int32_t>(value));
-      } else {
-        tensor->add_int64_val(value);
-      }
-    }
-    const int node = view_->AddNode(def, {}, waits_for, like);
-    const int64_t size = static_cast<int64_t>(ints.values.size());
-    shapes_->Set(node, {{type, true, ints.scalar ? std::vector<int64_t>{} : std::vector{size}}});
-    return {node, 0};
+    return AddConstant(view_, shapes_, ints, type, name, region_.device, like,
+                       std::move(waits_for));
   }
 
   TensorId Transpose(TensorId tensor, DataType type, Format to) {
     const std::vector<int> order = PermutationTo(to, region_.rank);
+    // It waits for the tensor: in a loop it has to be in the loop's frame.
     const TensorId permutation =
         Constant({false, {order.begin(), order.end()}}, tensorflow::DT_INT32,
                  view_->name(tensor.node) + Suffix(to) + "/perm", tensor.node, {tensor.node});

@@ -15,10 +15,6 @@
 namespace nv_norms {
 namespace {
 
-Format FormatOf(const std::vector<Format>& formats, int member, Format otherwise) {
-  return member < 0 ? otherwise : formats[member];
-}
-
 // In units that leave room for sums of products.
 int64_t Weight(int64_t bytes) { return bytes / 256 + 2; }
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "plugin/edit_steps.h"
 #include "plugin/graph/constants.h"
+#include "plugin/recognizer/ops.h"
 
 namespace nv_norms {
 

@@ -52,6 +52,11 @@ struct Region {
   bool contradictory = false;  // something would have to be in both formats at once
 };
 
+// The format of a member in `formats`; where `member` is negative, `otherwise`.
+inline Format FormatOf(const std::vector<Format>& formats, int member, Format otherwise) {
+  return member < 0 ? otherwise : formats[member];
+}
+
 // The region around the norm `seed`, which runs in the format `now`.
 Region FindRegion(const GraphView& view, const Shapes& shapes, const std::function<bool(int)>& keep,
                   int seed, Format now);

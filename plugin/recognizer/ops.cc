@@ -1,5 +1,6 @@
 #include "plugin/recognizer/ops.h"
 
+#include <set>
 #include <unordered_map>
 
 namespace nv_norms {
@@ -62,6 +63,24 @@ OpClass ClassOf(const std::string& op) {
   };
   auto found = kClasses->find(op);
   return found == kClasses->end() ? OpClass::kOpaque : found->second;
+}
+
+bool IsPure(const std::string& op) {
+  static const auto* const kShapeOps = new std::set<std::string>{"Const",
+                                                                 "Shape",
+                                                                 "Pack",
+                                                                 "StridedSlice",
+                                                                 "GatherV2",
+                                                                 "Prod",
+                                                                 "Fill",
+                                                                 "ConcatV2",
+                                                                 "Size",
+                                                                 "Range",
+                                                                 "FloorDiv",
+                                                                 "BroadcastGradientArgs",
+                                                                 "DataFormatDimMap",
+                                                                 "DataFormatVecPermute"};
+  return ClassOf(op) != OpClass::kOpaque || kShapeOps->count(op) > 0;
 }
 
 bool IsSum(const std::string& op) {
