@@ -216,6 +216,13 @@ bool Outputs::VisitNorm(int node) {
   Output output;
   output.y = {node, 0};
   output.core = {{output.y, false}};
+  near_.interpreter->Eval(output.y);
+  const auto& operands = near_.interpreter->operands();
+  if (std::find(operands.begin(), operands.end(), output.y) != operands.end()) {
+    reason_ =
+        Reason::kParameterVaries;  // scale or offset is no vector, and what that means unknown
+    return false;
+  }
   if (IsNormalized(output.core, /*product=*/false, &output)) {
     Add(output);
     return true;

@@ -268,6 +268,8 @@ std::vector<Statistics> FindStatistics(const GraphView& view, const Shapes& shap
       found.push_back({output, *it, Moment::kVariance,
                        static_cast<double>(view.GetFloat(anchor, "epsilon", 0.001f)), rank, 1.0});
     }
+    // A FusedBatchNorm is a batch norm's, mostly.
+    if (!found.empty() && view.op(anchor).rfind("_Mkl", 0) == 0) *reason = Reason::kNoOutput;
     return found;
   }
   const Cone cone = ConeBehind(view, anchor);

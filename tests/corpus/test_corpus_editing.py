@@ -374,3 +374,22 @@ def test_op_of_the_cpu_on_a_gpu_node_becomes_ours(op):
         else instance_norm(x, gamma, beta, -1, EPSILON).y
     )
     assert max_error(got, want) < 1e-5
+
+
+@pytest.mark.parametrize("device", ["CPU", "GPU"])
+def test_layer_norm_of_onednn_whose_scale_is_no_vector_is_left(device):
+    """TensorFlow makes one graph of two norms, which it cannot run ("scale must be 1D tensor").
+
+    Over the last axis with a gamma of shape (1, 5, 8), and over the last two axes: nothing in
+    what becomes of them tells which of them was meant.
+    """
+
+    def make():
+        with tf.device(CPU.replace("CPU", device)):
+            gamma, beta = (tf.constant(value.reshape(1, 5, 8)) for value in parameters(40, 0))
+            tf.identity(onednn_node("_MklLayerNorm", placeholder(shape=(3, 5, 8)), gamma, beta), "out")
+
+    after, records = rewrite(graph_of(make), "out")
+    assert fused_count(records) == 0
+    assert [record.reason for record in records] == ["parameter_varies"]
+    assert "_MklLayerNorm" in {node.op for node in after.node}
