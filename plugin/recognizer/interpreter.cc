@@ -31,7 +31,9 @@ constexpr double kMean[Interpreter::kNumDraws] = {0.3, -2.0, 0.0, 1e4, 0.0};
 }  // namespace
 
 Interpreter::Interpreter(const Scene& scene, Axes* axes, int draw)
-    : scene_(scene), view_(*scene.view), axes_(axes), draw_(draw) {}
+    : scene_(scene), view_(*scene.view), axes_(axes), draw_(draw) {
+  for (const TensorId& root : scene.roots) identified_.emplace(Identify(root, 0), root);
+}
 
 // Not 2: a layer norm of two numbers is 1 and -1, and its gradient 0.
 int Interpreter::TinySize() const { return 3 + draw_ % 2; }
