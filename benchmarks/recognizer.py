@@ -282,11 +282,11 @@ def measure_size(mode: str, nodes: int, chained: bool, shared: bool) -> Point:
 
     def whole() -> None:
         nonlocal fused
-        fused = sum(bool(record["fused"]) for record in rewrite(real, "", "")[1])
+        fused = sum(bool(record["fused"]) for record in rewrite(real, "", "", True)[1])
 
     total = _best(whole)
-    parse = _best(lambda: rewrite(none, "", ""))
-    shapes = _best(lambda: rewrite(one, "", ""))
+    parse = _best(lambda: rewrite(none, "", "", True))
+    shapes = _best(lambda: rewrite(one, "", "", True))
     return Point(
         mode,
         "chained" if chained else "side by side",

@@ -387,7 +387,9 @@ def test_layer_norm_of_onednn_whose_scale_is_no_vector_is_left(device):
     def make():
         with tf.device(CPU.replace("CPU", device)):
             gamma, beta = (tf.constant(value.reshape(1, 5, 8)) for value in parameters(40, 0))
-            tf.identity(onednn_node("_MklLayerNorm", placeholder(shape=(3, 5, 8)), gamma, beta), "out")
+            tf.identity(
+                onednn_node("_MklLayerNorm", placeholder(shape=(3, 5, 8)), gamma, beta), "out"
+            )
 
     after, records = rewrite(graph_of(make), "out")
     assert fused_count(records) == 0

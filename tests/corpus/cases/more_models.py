@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..line import Input
-from .models import BERT, QUERIES, TEXT_TO_TEXT, TOKENS, backbone, model, small
+from .models import BERT, QUERIES, TEXT, TEXT_TO_TEXT, TOKENS, backbone, model, small
 
 LINES = [
     # After the embeddings and two in each of two layers: Vaswani et al. 2017, norms after.
@@ -29,6 +29,58 @@ LINES = [
     backbone("mixtral", "MixtralBackbone", {"rms_norm": 5}, num_experts=2, **QUERIES),
     backbone("qwen", "QwenBackbone", {"rms_norm": 5}, **QUERIES),
     backbone("gpt_oss", "GptOssBackbone", {"rms_norm": 5}, num_experts=2, **QUERIES),
+    backbone("llama3", "Llama3Backbone", {"rms_norm": 5}, **QUERIES),
+    backbone(
+        "qwen_moe",
+        "QwenMoeBackbone",
+        {"rms_norm": 5},
+        moe_intermediate_dim=8,
+        shared_expert_intermediate_dim=8,
+        num_experts=2,
+        top_k=1,
+        **QUERIES,
+    ),
+    # As Llama, and one on the query and one on the key of each layer.
+    backbone(
+        "qwen3_moe",
+        "Qwen3MoeBackbone",
+        {"rms_norm": 9},
+        head_dim=4,
+        moe_intermediate_dim=8,
+        num_experts=2,
+        top_k=1,
+        **QUERIES,
+    ),
+    # Before and after attention and feed-forward, query, key and value in each layer; the last.
+    backbone(
+        "gemma4",
+        "Gemma4Backbone",
+        {"rms_norm": 15},
+        TEXT | {"position_ids": TOKENS},
+        image_size=8,
+        head_dim=4,
+        **QUERIES,
+    ),
+    # The embeddings' and 2 in each of 2 layers.
+    model(
+        "electra",
+        lambda hub: hub.models.ElectraBackbone(
+            vocab_size=50,
+            num_layers=2,
+            num_heads=2,
+            hidden_dim=8,
+            embedding_dim=8,
+            intermediate_dim=16,
+        ),
+        {"layer_norm": 5},
+        BERT,
+    ),
+    backbone("xlm_roberta", "XLMRobertaBackbone", {"layer_norm": 5}, num_heads=2),
+    # 2 in each of 2 layers, the last.
+    backbone("esm", "ESMBackbone", {"layer_norm": 5}, {"token_ids": TOKENS}, num_heads=2),
+    backbone("falcon", "FalconBackbone", {"layer_norm": 5}, num_attention_heads=2),
+    # After attention and after feed-forward in each of 2 layers.
+    backbone("xlnet", "XLNetBackbone", {"layer_norm": 4}, BERT, num_heads=2),
     model(
         "roformer_v2",  # the embeddings', 2 in each of 2 layers
         lambda hub: hub.models.RoformerV2Backbone(**small(num_heads=2, head_size=4)),

@@ -1,0 +1,53 @@
+"""Sessions of TensorFlow 1: variables that are references, fetches of any tensor, updates."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from recognizer_graphs import placeholder, v1
+
+import nv_norms_rewriter
+import oracle
+
+
+@pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
+def test_variables_are_normalized_scaled_and_updated(rng, use_resource: bool) -> None:
+    start = {
+        name: rng.uniform(0.5, 2.0, shape).astype(np.float32)
+        for name, shape in (("gamma", (8,)), ("beta", (8,)), ("w", (4, 8)))
+    }
+    dy = rng.normal(size=(3, 8)).astype(np.float32)
+    with tf.Graph().as_default() as graph:
+        x = placeholder("x", (None, 8))
+        variables = {
+            name: v1.get_variable(name, initializer=value, use_resource=use_resource)
+            for name, value in start.items()
+        }
+
+        def norm(h):
+            mean, variance = tf.nn.moments(h, [-1], keepdims=True)
+            return (h - mean) * tf.math.rsqrt(variance + 1e-3)
+
+        y = norm(2.0 * x) * variables["gamma"] + variables["beta"]
+        z = norm(variables["w"])
+        step = v1.train.GradientDescentOptimizer(0.1).minimize(
+            tf.reduce_sum(y * dy), var_list=[variables["gamma"], variables["beta"]]
+        )
+        nv_norms_rewriter.enable()
+        nv_norms_rewriter.clear_report()
+        a = rng.normal(1.0, 2.0, (3, 8)).astype(np.float32)
+        with v1.Session(graph=graph) as session:
+            session.run(v1.global_variables_initializer())
+            got_y, got_z, _ = session.run([y, z, step], {x: a})
+            after = session.run(variables)
+    forward = [r for r in nv_norms_rewriter.report() if r.direction == "forward"]
+    assert sum(r.fused for r in forward) == 2, forward
+    xhat = oracle.layer_norm(2.0 * a.astype(np.float64), epsilon=1e-3).y
+    np.testing.assert_allclose(got_y, xhat * start["gamma"] + start["beta"], 2e-5, 2e-5)
+    np.testing.assert_allclose(got_z, oracle.layer_norm(start["w"], epsilon=1e-3).y, 2e-5, 2e-5)
+    np.testing.assert_allclose(
+        after["gamma"], start["gamma"] - 0.1 * (dy * xhat).sum(0), 2e-5, 2e-5
+    )
+    np.testing.assert_allclose(after["beta"], start["beta"] - 0.1 * dy.sum(0), 2e-5, 2e-5)
+    np.testing.assert_array_equal(after["w"], start["w"])
