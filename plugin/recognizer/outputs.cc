@@ -239,6 +239,16 @@ bool Outputs::VisitNorm(int node) {
   return true;
 }
 
+// A division that gives 0 where 0 is divided by 0. It is not taken apart, so that without an
+// epsilon this shows.
+bool Outputs::VisitGuardedQuotient(int node) {
+  Output output;
+  output.y = {node, 0};
+  output.core = {{output.y, false}};
+  if (IsNormalized(output.core, /*product=*/false, &output)) Add(output);
+  return true;
+}
+
 // Once an output is found, what combines the anchor with tensors that come after that output is
 // its gradient; there is much of that, and nothing to find in it.
 bool Outputs::MeetsLaterTensor(int node) const {
@@ -291,6 +301,7 @@ bool Outputs::VisitNode(int node) {
   }
   if (IsSum(op)) return VisitSum(node);
   if (IsProduct(op)) return VisitProduct(node);
+  if (op == "DivNoNan" || op == "Xdivy") return VisitGuardedQuotient(node);
   return op == "Neg" || op == "Reciprocal" || op == "Inv";
 }
 

@@ -66,6 +66,7 @@ class Outputs {
   bool VisitSum(int node);
   bool VisitProduct(int node);
   bool VisitNorm(int node);
+  bool VisitGuardedQuotient(int node);
   bool VisitNode(int node);
   bool MeetsLaterTensor(int node) const;
   bool OnlyUsesOutput(int node);

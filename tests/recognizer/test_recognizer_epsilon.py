@@ -135,3 +135,22 @@ def test_largest_of_variance_and_zero_is_the_variance(rng) -> None:
 
     x = rng.normal(size=(3, 8)).astype(np.float32)
     check(trace(make), {"x": x}, oracle.layer_norm(x, epsilon=1e-3).y, 1)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-3])
+@pytest.mark.parametrize("divide", [tf.math.divide_no_nan, tf.math.xdivy])
+def test_quotient_that_is_zero_where_the_numerator_is(rng, divide, epsilon: float) -> None:
+    """Of a constant row it gives 0; without an epsilon the fused norm would give NaN."""
+
+    def make() -> None:
+        x = placeholder("x", (None, 8))
+        d = x - tf.reduce_mean(x, -1, keepdims=True)
+        root = tf.sqrt(tf.reduce_mean(d * d, -1, keepdims=True) + epsilon)
+        tf.identity(divide(d, root), name="y")
+
+    x = rng.normal(1.0, 2.0, (3, 8)).astype(np.float32)
+    x[1] = 2.0
+    d = x - x.mean(-1, keepdims=True, dtype=np.float64)
+    root = np.sqrt((d * d).mean(-1, keepdims=True) + epsilon)
+    expected = np.divide(d, root, out=np.zeros_like(d), where=root > 0)
+    check(trace(make), {"x": x}, expected, 1 if epsilon else 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tensorflow as tf
+import tensorflow.experimental.numpy as tnp
 
 from ..line import CHANNELS, STATIC, Input, Line
 
@@ -144,6 +145,54 @@ def _gamma_first(builder):
     return function
 
 
+def _sufficient_statistics(builder):
+    """TensorFlow's own way to moments of streams, about a shift."""
+    parameters = _affine(builder)
+
+    def function(x):
+        g, b = parameters(x)
+        sums = tf.nn.sufficient_statistics(x, [-1], shift=x[..., :1], keepdims=True)
+        mean, variance = tf.nn.normalize_moments(*sums)
+        return (x - mean) * tf.math.rsqrt(variance + 1e-3) * g + b
+
+    return function
+
+
+def _numpy_api(builder):
+    parameters = _affine(builder)
+
+    def function(x):
+        g, b = parameters(x)
+        variance = tnp.var(x, -1, keepdims=True)
+        return (x - tnp.mean(x, -1, keepdims=True)) / tnp.sqrt(variance + 1e-3) * g + b
+
+    return function
+
+
+def _euclidean(builder):
+    """The deviation out of a Euclidean norm."""
+    parameters = _affine(builder)
+
+    def function(x):
+        g, b = parameters(x)
+        d = x - _mean(x)
+        length = tf.norm(d, axis=-1, keepdims=True)
+        return d / tf.sqrt(length * length / 8 + 1e-3) * g + b
+
+    return function
+
+
+def _without_nan(builder):
+    parameters = _affine(builder)
+
+    def function(x):
+        g, b = parameters(x)
+        d = x - _mean(x)
+        return tf.math.divide_no_nan(d, tf.sqrt(_mean(d * d) + 1e-3)) * g + b
+
+    return function
+
+
 LINES = [
     Line(
         "hand.group.NHWC",
@@ -175,4 +224,22 @@ LINES = [
     Line("odd.distributed", _distributed, {"layer_norm": 1}, _X, epsilon=1e-5),
     Line("odd.negated", _negated, {"layer_norm": 1}, _X, epsilon=1e-5),
     Line("odd.gamma_first", _gamma_first, {"layer_norm": 1}, _X, epsilon=1e-5),
+    Line(
+        "hand.sufficient_statistics",
+        _sufficient_statistics,
+        {"layer_norm": 1},
+        _X,
+        epsilon=1e-3,
+        policies=("float32", "float64"),
+    ),
+    Line(
+        "hand.numpy_api",
+        _numpy_api,
+        {"layer_norm": 1},
+        _X,
+        epsilon=1e-3,
+        policies=("float32", "float64"),
+    ),
+    Line("hand.euclidean", _euclidean, {"layer_norm": 1}, _X, epsilon=1e-3),
+    Line("hand.without_nan", _without_nan, {"layer_norm": 1}, _X, epsilon=1e-3),
 ]
