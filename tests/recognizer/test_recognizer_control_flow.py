@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,14 +10,6 @@ from recognizer_graphs import check, layer_norm, moments, placeholder, trace
 import oracle
 
 v1 = tf.compat.v1
-
-
-@pytest.fixture
-def old_control_flow() -> Iterator[None]:
-    """Switch, Merge, Enter, NextIteration in place of If and While."""
-    v1.disable_control_flow_v2()
-    yield
-    v1.enable_control_flow_v2()
 
 
 @pytest.mark.parametrize("taken", [True, False])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -109,14 +107,6 @@ def test_gradient_that_is_stopped_half_way(rng, stopped: str) -> None:
     }[stopped]
     expected = (dx + values["dy"], dgamma, dbeta)
     _check(values, norm, lambda x, g, b, y, dy: y * dy, expected, True)
-
-
-@pytest.fixture
-def old_control_flow() -> Iterator[None]:
-    """Switch and Merge in place of If."""
-    v1.disable_control_flow_v2()
-    yield
-    v1.enable_control_flow_v2()
 
 
 @pytest.mark.parametrize("taken", [True, False])
