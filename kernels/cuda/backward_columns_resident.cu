@@ -348,34 +348,19 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
   const void* const tensors[2] = {buffers.x, buffers.dy};
   const StripTiles<2> strip(shape, place, tiles, tensors);
   Walk<StripTiles<2>, BackwardBody<X, SAME>> walk(strip, body);
-  if (STREAMING) {
-    walk.Streaming();
-  } else {
-    walk.template Resident<false>();
-  }
+  walk.template Run<STREAMING, false>();
 #endif
 }
 
 using BackwardKernel = void (*)(StripShape, BackwardProblem, BackwardBuffers, Outputs, void*);
 
-template <bool SAME, bool STREAMING>
-BackwardKernel KernelOf(DType x) {
-  switch (x) {
-    case DType::kHalf:
-      return BackwardResidentKernel<__half, SAME, STREAMING>;
-    case DType::kBfloat16:
-      return BackwardResidentKernel<__nv_bfloat16, SAME, STREAMING>;
-    case DType::kFloat:
-      return BackwardResidentKernel<float, SAME, STREAMING>;
-    case DType::kDouble:
-      break;
-  }
-  return nullptr;
-}
-
 BackwardKernel KernelFor(DType x, bool same, bool streaming) {
-  if (streaming) return same ? KernelOf<true, true>(x) : KernelOf<false, true>(x);
-  return same ? KernelOf<true, false>(x) : KernelOf<false, false>(x);
+  return KernelOfTypes(x, same, [&](auto* tag, auto is_same) -> BackwardKernel {
+    using X = std::remove_pointer_t<decltype(tag)>;
+    constexpr bool kSame = decltype(is_same)::value;
+    if (streaming) return BackwardResidentKernel<X, kSame, true>;
+    return BackwardResidentKernel<X, kSame, false>;
+  });
 }
 
 // Of the workspace, behind the exchange: sums of every channel of a sample, for dgamma and dbeta.

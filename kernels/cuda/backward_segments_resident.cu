@@ -245,33 +245,21 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
   const typename Body::Tiles tiles(shape, slots, tensors);
   Body body(tiles, problem, buffers, outputs, mail, &storage);
   Walk<typename Body::Tiles, Body> walk(tiles, body);
-  if (STREAMING) {
-    walk.Streaming();
-  } else {
-    walk.template Resident<true>();
-  }
+  walk.template Run<STREAMING, true>();
 #endif
 }
 
 using BackwardKernel = void (*)(SegmentShape, BackwardProblem, BackwardBuffers, Outputs, Post*);
 
-template <typename X, bool SAME>
-BackwardKernel KernelOf(bool warps, bool streaming) {
-  if (warps) return BackwardSegmentsKernel<X, SAME, true, false>;
-  return streaming ? BackwardSegmentsKernel<X, SAME, false, true>
-                   : BackwardSegmentsKernel<X, SAME, false, false>;
-}
-
-template <typename X>
-BackwardKernel KernelOf(bool same, bool warps, bool streaming) {
-  return same ? KernelOf<X, true>(warps, streaming) : KernelOf<X, false>(warps, streaming);
-}
-
 BackwardKernel KernelFor(const BackwardProblem& problem, bool warps, bool streaming) {
   const bool same = problem.dx == problem.x;
-  if (problem.x == DType::kFloat) return KernelOf<float>(same, warps, streaming);
-  return problem.x == DType::kHalf ? KernelOf<__half>(same, warps, streaming)
-                                   : KernelOf<__nv_bfloat16>(same, warps, streaming);
+  return KernelOfTypes(problem.x, same, [&](auto* tag, auto is_same) -> BackwardKernel {
+    using X = std::remove_pointer_t<decltype(tag)>;
+    constexpr bool kSame = decltype(is_same)::value;
+    if (warps) return BackwardSegmentsKernel<X, kSame, true, false>;
+    if (streaming) return BackwardSegmentsKernel<X, kSame, false, true>;
+    return BackwardSegmentsKernel<X, kSame, false, false>;
+  });
 }
 
 SegmentShape ShapeOf(const BackwardPlan& plan) {

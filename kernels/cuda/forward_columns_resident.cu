@@ -348,34 +348,19 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
   const void* const tensors[1] = {buffers.x};
   const StripTiles<1> strip(shape, place, tiles, tensors);
   Walk<StripTiles<1>, ForwardBody<X, SAME>> walk(strip, body);
-  if (STREAMING) {
-    walk.Streaming();
-  } else {
-    walk.template Resident<false>();
-  }
+  walk.template Run<STREAMING, false>();
 #endif
 }
 
 using ForwardKernel = void (*)(StripShape, ForwardProblem, ForwardBuffers, void*);
 
-template <bool SAME, bool STREAMING>
-ForwardKernel KernelOf(DType x) {
-  switch (x) {
-    case DType::kHalf:
-      return ForwardResidentKernel<__half, SAME, STREAMING>;
-    case DType::kBfloat16:
-      return ForwardResidentKernel<__nv_bfloat16, SAME, STREAMING>;
-    case DType::kFloat:
-      return ForwardResidentKernel<float, SAME, STREAMING>;
-    case DType::kDouble:
-      break;
-  }
-  return nullptr;
-}
-
 ForwardKernel KernelFor(DType x, bool same, bool streaming) {
-  if (streaming) return same ? KernelOf<true, true>(x) : KernelOf<false, true>(x);
-  return same ? KernelOf<true, false>(x) : KernelOf<false, false>(x);
+  return KernelOfTypes(x, same, [&](auto* tag, auto is_same) -> ForwardKernel {
+    using X = std::remove_pointer_t<decltype(tag)>;
+    constexpr bool kSame = decltype(is_same)::value;
+    if (streaming) return ForwardResidentKernel<X, kSame, true>;
+    return ForwardResidentKernel<X, kSame, false>;
+  });
 }
 
 }  // namespace

@@ -234,33 +234,21 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
   const typename Body::Tiles tiles(shape, slots, tensors);
   Body body(tiles, problem, buffers, mail, &storage);
   Walk<typename Body::Tiles, Body> walk(tiles, body);
-  if (STREAMING) {
-    walk.Streaming();
-  } else {
-    walk.template Resident<true>();
-  }
+  walk.template Run<STREAMING, true>();
 #endif
 }
 
 using ForwardKernel = void (*)(SegmentShape, ForwardProblem, ForwardBuffers, Post*);
 
-template <typename X, bool SAME>
-ForwardKernel KernelOf(bool warps, bool streaming) {
-  if (warps) return ForwardSegmentsKernel<X, SAME, true, false>;
-  return streaming ? ForwardSegmentsKernel<X, SAME, false, true>
-                   : ForwardSegmentsKernel<X, SAME, false, false>;
-}
-
-template <typename X>
-ForwardKernel KernelOf(bool same, bool warps, bool streaming) {
-  return same ? KernelOf<X, true>(warps, streaming) : KernelOf<X, false>(warps, streaming);
-}
-
 ForwardKernel KernelFor(const ForwardProblem& problem, bool warps, bool streaming) {
   const bool same = problem.y == problem.x;
-  if (problem.x == DType::kFloat) return KernelOf<float>(same, warps, streaming);
-  return problem.x == DType::kHalf ? KernelOf<__half>(same, warps, streaming)
-                                   : KernelOf<__nv_bfloat16>(same, warps, streaming);
+  return KernelOfTypes(problem.x, same, [&](auto* tag, auto is_same) -> ForwardKernel {
+    using X = std::remove_pointer_t<decltype(tag)>;
+    constexpr bool kSame = decltype(is_same)::value;
+    if (warps) return ForwardSegmentsKernel<X, kSame, true, false>;
+    if (streaming) return ForwardSegmentsKernel<X, kSame, false, true>;
+    return ForwardSegmentsKernel<X, kSame, false, false>;
+  });
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 #ifndef NV_NORMS_KERNELS_CUDA_RESIDENT_CUH_
 #define NV_NORMS_KERNELS_CUDA_RESIDENT_CUH_
 
+#include <type_traits>
+
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/resident.h"
@@ -26,6 +28,18 @@ __device__ __forceinline__ void StoreStrip(DType type, void* to, int64_t index,
   } else {
     StoreVector<float, VEC>(type, to, index, values);
   }
+}
+
+// The kernel for x's type, which is not double: pick(null pointer of the type, same) is it, where
+// `same` is a constant that says whether the output has this type, too.
+template <typename Pick>
+auto KernelOfTypes(DType x, bool same, const Pick& pick) {
+  const auto of = [&](auto* tag) {
+    return same ? pick(tag, std::true_type()) : pick(tag, std::false_type());
+  };
+  if (x == DType::kFloat) return of(static_cast<float*>(nullptr));
+  if (x == DType::kHalf) return of(static_cast<__half*>(nullptr));
+  return of(static_cast<__nv_bfloat16*>(nullptr));
 }
 
 // together: blocks wait for each other. *launched: false where the device has no room now for so

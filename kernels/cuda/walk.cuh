@@ -86,6 +86,17 @@ struct Walk {
   __device__ __forceinline__ Walk(const Tiles& tiles, Body& body)
       : tiles(tiles), body(body), once(ReadOncePolicy()), again(ReadAgainPolicy()) {}
 
+  // STREAMING: a unit may have more tiles than there are slots. AHEAD: see Resident.
+  template <bool STREAMING, bool AHEAD>
+  __device__ __forceinline__ void Run() {
+    if constexpr (STREAMING) {
+      Streaming();
+    } else {
+      Resident<AHEAD>();
+    }
+  }
+
+ private:
   __device__ __forceinline__ void Load(int slot, int64_t base, int tile, uint64_t policy) const {
     tiles.Load(slot, base, tile, policy);
     CommitCopies();
