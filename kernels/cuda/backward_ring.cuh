@@ -24,6 +24,29 @@ struct BackwardRingArguments {
   Post* mail;  // [rows][blocks], for teams of the grid
 };
 
+// This thread's part of gamma.
+template <int VEC, int ITEMS>
+__device__ __forceinline__ void LoadGamma(const BackwardRingArguments& args, const RingPlace& place,
+                                          float (&gamma)[ITEMS][VEC]) {
+#pragma unroll
+  for (int k = 0; k < ITEMS; ++k) {
+    if (place.Has(k, args.shape.items)) {
+      LoadParams<float, VEC>({}, args.param, args.buffers.gamma, 0,
+                             (place.begin + place.first + 32 * k) * VEC, 1, gamma[k]);
+    }
+  }
+}
+
+// This thread's part of its team's sums.
+template <int VEC, int ITEMS>
+__device__ __forceinline__ void StoreSums(const BackwardRingArguments& args, const RingPlace& place,
+                                          const float (&sums)[ITEMS][VEC], float* to) {
+  if (to == nullptr) return;
+  to += place.team * args.cols;
+  ForItems<ITEMS>(place, args.shape.items,
+                  [&](int k, int i) { StoreAs(to + (place.begin + i) * VEC, sums[k]); });
+}
+
 using BackwardRingPointer = void (*)(BackwardRingArguments);
 
 // The kernel of teams that are clusters.

@@ -43,13 +43,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   float gamma[kItems][VEC];
   float dgamma[kItems][VEC] = {};
   float dbeta[kItems][VEC] = {};
-#pragma unroll
-  for (int k = 0; k < kItems; ++k) {
-    if (place.Has(k, shape.items)) {
-      LoadParams<float, VEC>({}, args.param, args.buffers.gamma, 0,
-                             (place.begin + place.first + 32 * k) * VEC, 1, gamma[k]);
-    }
-  }
+  LoadGamma(args, place, gamma);
   const float inverse = 1.0f / static_cast<float>(args.cols);
   const auto mean_of = [&](int64_t row) {
     return means != nullptr && row < args.rows ? means[row] : 0.0f;
@@ -134,14 +128,8 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     rstd = next_rstd;
   }
   WaitForCopies<0>();
-  const auto store = [&](const float (&values)[kItems][VEC], float* to) {
-    if (to == nullptr) return;
-    to += place.team * args.cols;
-    ForItems<kItems>(place, shape.items,
-                     [&](int k, int i) { StoreAs(to + (place.begin + i) * VEC, values[k]); });
-  };
-  store(dgamma, args.dgamma);
-  store(dbeta, args.dbeta);
+  StoreSums(args, place, dgamma, args.dgamma);
+  StoreSums(args, place, dbeta, args.dbeta);
 }
 
 template <typename T>
