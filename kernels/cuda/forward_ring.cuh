@@ -25,6 +25,21 @@ struct ForwardRingArguments {
   Post* mail;  // [rows][blocks], for teams of the grid
 };
 
+// This thread's part of gamma and beta.
+template <int VEC, int ITEMS>
+__device__ __forceinline__ void LoadGammaBeta(const ForwardRingArguments& args,
+                                              const RingPlace& place, float (&gamma)[ITEMS][VEC],
+                                              float (&beta)[ITEMS][VEC]) {
+#pragma unroll
+  for (int k = 0; k < ITEMS; ++k) {
+    if (place.Has(k, args.shape.items)) {
+      const int c = (place.begin + place.first + 32 * k) * VEC;
+      LoadParams<float, VEC>({}, args.param, args.buffers.gamma, 0, c, 1, gamma[k]);
+      LoadParams<float, VEC>({}, args.param, args.buffers.beta, 0, c, 0, beta[k]);
+    }
+  }
+}
+
 using ForwardRingPointer = void (*)(ForwardRingArguments);
 
 // The kernel of teams that are clusters; null where there is none for these types.

@@ -39,14 +39,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   for (int s = 0; s < shape.stages; ++s) copy(place.team + s * place.teams, s);
   float gamma[kItems][VEC];
   float beta[kItems][VEC];
-#pragma unroll
-  for (int k = 0; k < kItems; ++k) {
-    if (place.Has(k, shape.items)) {
-      const int c = (place.begin + place.first + 32 * k) * VEC;
-      LoadParams<float, VEC>({}, args.param, args.buffers.gamma, 0, c, 1, gamma[k]);
-      LoadParams<float, VEC>({}, args.param, args.buffers.beta, 0, c, 0, beta[k]);
-    }
-  }
+  LoadGammaBeta(args, place, gamma, beta);
   const bool center = args.formula != Formula::kRms;  // the statistics, at least
   const int warp_first = place.first - lane;
   const int vectors = max(0, min(32 * shape.items, place.count - warp_first));
@@ -145,28 +138,23 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   WaitForCopies<0>();
 }
 
-template <typename T, typename Y, int VEC, int NUMBERS>
-ForwardRingPointer KernelOf() {
-  return ClusterKernel<T, Y, VEC, NUMBERS>;
-}
-
 // Each number of items of usual types has a kernel of its own.
 template <typename T>
 ForwardRingPointer KernelFor(DType x, DType y, const RingShape& shape) {
   constexpr int kVector = kVectorOf<T>;
   if (shape.vector != kVector) {
-    return x == y ? KernelOf<T, T, 4 / sizeof(T), kForwardNarrowNumbers>() : nullptr;
+    return x == y ? ClusterKernel<T, T, 4 / sizeof(T), kForwardNarrowNumbers> : nullptr;
   }
   if (x == y) {
-    if (shape.items * kVector == 16) return KernelOf<T, T, kVector, 16>();
-    if (shape.items * kVector == 24) return KernelOf<T, T, kVector, 24>();
-    return KernelOf<T, T, kVector, kForwardNumbers>();
+    if (shape.items * kVector == 16) return ClusterKernel<T, T, kVector, 16>;
+    if (shape.items * kVector == 24) return ClusterKernel<T, T, kVector, 24>;
+    return ClusterKernel<T, T, kVector, kForwardNumbers>;
   }
   if constexpr (std::is_same_v<T, float>) {
-    return y == DType::kHalf ? KernelOf<T, __half, kVector, kForwardNumbers>()
-                             : KernelOf<T, __nv_bfloat16, kVector, kForwardNumbers>();
+    return y == DType::kHalf ? ClusterKernel<T, __half, kVector, kForwardNumbers>
+                             : ClusterKernel<T, __nv_bfloat16, kVector, kForwardNumbers>;
   } else {
-    return y == DType::kFloat ? KernelOf<T, float, kVector, kForwardNumbers>() : nullptr;
+    return y == DType::kFloat ? ClusterKernel<T, float, kVector, kForwardNumbers> : nullptr;
   }
 }
 

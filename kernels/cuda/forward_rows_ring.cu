@@ -75,14 +75,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   for (int s = 0; s < shape.stages; ++s) copy(place.team + s * place.teams, s);
   float gamma[kItems][VEC];
   float beta[kItems][VEC];
-#pragma unroll
-  for (int k = 0; k < kItems; ++k) {
-    if (place.Has(k, shape.items)) {
-      const int c = (place.begin + place.first + 32 * k) * VEC;
-      LoadParams<float, VEC>({}, args.param, args.buffers.gamma, 0, c, 1, gamma[k]);
-      LoadParams<float, VEC>({}, args.param, args.buffers.beta, 0, c, 0, beta[k]);
-    }
-  }
+  LoadGammaBeta(args, place, gamma, beta);
   const bool center = args.formula != Formula::kRms;  // the statistics, at least
   const int numbers = place.count * VEC;
   const float inverse = numbers > 0 ? 1.0f / static_cast<float>(numbers) : 0.0f;
