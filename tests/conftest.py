@@ -1,4 +1,4 @@
-"""What all tests share: the package's path, printed seeds, the marker gpu."""
+"""What all tests share: the package's path, printed seeds, devices, the marker gpu."""
 
 from __future__ import annotations
 
@@ -49,3 +49,9 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     seed = int(os.environ.get("NV_NORMS_SEED", zlib.crc32(request.node.nodeid.encode())))
     print(f"seed {seed} (NV_NORMS_SEED={seed} repeats it)")
     return np.random.default_rng(seed)
+
+
+@pytest.fixture(params=["CPU", pytest.param("GPU", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    """Each device that the ops have kernels for."""
+    return f"/device:{request.param}:0"

@@ -1,4 +1,4 @@
-"""The devices of these tests, and the ways in which TensorFlow runs a function."""
+"""The ways in which TensorFlow runs a function."""
 
 from __future__ import annotations
 
@@ -12,11 +12,6 @@ import pytest
 import tensorflow as tf
 
 sys.path.insert(0, str(Path(__file__).parent))
-
-
-@pytest.fixture(params=["CPU", pytest.param("GPU", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest) -> str:
-    return f"/device:{request.param}:0"
 
 
 @pytest.fixture(params=["eager", "function", "xla"])

@@ -1,4 +1,4 @@
-"""The op library under test, and the devices it is tested on."""
+"""The op library under test."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-
-DEVICES = ["CPU", pytest.param("GPU", marks=pytest.mark.gpu)]
 
 
 @pytest.fixture(scope="session")
@@ -20,10 +18,3 @@ def ops() -> Any:
     from nv_norms_rewriter import _library
 
     return _library.ops()
-
-
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> str:
-    if request.param == "GPU" and not tf.config.list_physical_devices("GPU"):
-        pytest.skip("TensorFlow sees no GPU")
-    return f"/device:{request.param}:0"

@@ -1,4 +1,4 @@
-"""The ops as XLA compiles them, and the devices they are tested on."""
+"""The ops as XLA compiles them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import pytest
 import tensorflow as tf
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "ops"))  # formulas, support
-
-DEVICES = ["CPU", pytest.param("GPU", marks=pytest.mark.gpu)]
 
 
 @pytest.fixture(scope="session")
@@ -54,13 +52,6 @@ def _is_data(value: Any) -> bool:
 @pytest.fixture(scope="session")
 def compiled(ops: Any) -> Compiled:
     return Compiled(ops)
-
-
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> str:
-    if request.param == "GPU" and not tf.config.list_physical_devices("GPU"):
-        pytest.skip("TensorFlow sees no GPU")
-    return f"/device:{request.param}:0"
 
 
 @pytest.fixture
