@@ -47,6 +47,16 @@ def draw_parameter(rng: np.random.Generator, shape: Sequence[int], name: str, fi
     return value if fine else np.round(value * 64) / 64
 
 
+def rounded_otherwise(rng: np.random.Generator, value: np.ndarray, policy: str) -> np.ndarray:
+    """The value, moved by up to a unit in the last place of the policy's compute type."""
+    value = np.asarray(value)
+    if value.dtype.kind in "iub":
+        return value
+    unit = float(ml_dtypes.finfo(numpy_dtype(compute_dtype(policy))).eps)
+    moved = np.float64(value) * (1 + unit * rng.uniform(-1, 1, value.shape))
+    return moved.astype(value.dtype)
+
+
 def unit_in_last_place(value: float, dtype: np.dtype) -> float:
     """The distance from |value| to the next larger number of a type."""
     info = ml_dtypes.finfo(dtype)
