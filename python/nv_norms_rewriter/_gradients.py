@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _saving, _stock
+from . import _saving, _stock, _tape
 
 
 def register(ops: ModuleType) -> None:
@@ -52,6 +52,8 @@ def _register(ops: ModuleType, kind: str, attributes: tuple[str, ...]) -> None:
         )
         if _saving.is_marked(op):
             dx[0].op._set_attr(_saving.MARK, tf.compat.v1.AttrValue(b=True))
+            read = [dy, op.inputs[0], *params[:num_scale]]
+            _tape.made_gradient(op, read, dx + dscale + doffset)
         return dx + [
             tf.reshape(gradient, tf.shape(param))
             for gradient, param in zip(dscale + doffset, params, strict=True)

@@ -36,8 +36,9 @@ class Record:
       graph: name of the graph or function.
       where: "graph" when TensorFlow optimized the graph before running it, "xla" when a function
         was traced that XLA compiles, "trace" when another function was traced (because another
-        plugin holds the device type), "tape" when a tape outside of a function took its gradient
-        (which is not found but made, and has no record of its own).
+        plugin holds the device type), "tape" when TensorFlow made a function of its own of its
+        gradient: for a tape outside of a function, and in loops and branches. (That gradient is
+        not found but made, when it is asked for.)
       transposes: for a layout, the Transposes of its region before and after.
     """
 

@@ -1,15 +1,21 @@
-"""Fuses normalizations in ordinary functions that a tape outside of them differentiates.
+"""Fuses normalizations in what TensorFlow differentiates as a function of its own.
 
-TensorFlow then makes a forward and a backward function of the traced graph. Between them go all
-tensors that the gradients of the single ops want, and what the backward function computes from
-those arguments cannot be told from it alone. So the graph is rewritten before it is differentiated.
-What runs without a tape, and what is saved, is another function, made before from the stock graph.
+Ordinary functions that a tape outside of them differentiates become a forward and a backward
+function. Between them go all tensors that the gradients of the single ops want, and what the
+backward function computes from those arguments cannot be told from it alone. So the graph is
+rewritten before it is differentiated. What runs without a tape, and what is saved, is another
+function, made before from the stock graph.
+
+Bodies of loops and branches of conditions likewise: their gradients are loops and conditions of
+their own, which get those tensors through lists and optionals.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import _trace
@@ -17,36 +23,105 @@ from . import _trace
 _outside = threading.local()
 
 
+@contextlib.contextmanager
+def _differentiating() -> Iterator[None]:
+    """Inside, this thread makes a backward function: also of the functions that are called.
+
+    TensorFlow tries more than once how many outputs it has; the last one counts.
+    """
+    outer = getattr(_outside, "made", None)
+    _outside.made = {}
+    try:
+        yield
+    finally:
+        made, _outside.made = _outside.made, outer
+        for forward, (inputs, outputs) in made.items():
+            made_gradient(forward, inputs, outputs)
+
+
+def made_gradient(forward: Any, inputs: list[Any], outputs: list[Any]) -> None:
+    """To be called where a fused op is differentiated: reports it if a trace has put the op there.
+
+    Other gradients are found in the graph of their forward, if it is in one.
+    """
+    made = getattr(_outside, "made", None)
+    if made is None:
+        _trace.report_gradient(forward, inputs, outputs)
+    else:
+        made[forward] = (inputs, outputs)
+
+
 def install() -> None:
     """Has graphs rewritten before they are differentiated, once per process."""
+    _install_for_functions()
+    _install_for_control_flow()
+
+
+def _install_for_functions() -> None:
     from tensorflow.python.eager.polymorphic_function import concrete_function
 
-    # For tapes that record eagerly, and are neither persistent nor nested.
-    eager = concrete_function._FirstOrderTapeGradientFunctions
+    # For one tape that is not persistent, and for all others.
+    for eager in (
+        concrete_function._FirstOrderTapeGradientFunctions,
+        concrete_function._HigherOrderTapeGradientFunctions,
+    ):
+        eager._forward_and_backward_functions = _rewriting_first(
+            eager._forward_and_backward_functions
+        )
     # For functions that are called in other functions.
     called = concrete_function._DelayedRewriteGradientFunctions
-    make_pair, make_called_pair = (
-        eager._forward_and_backward_functions,
-        called._construct_forward_backward,
-    )
+    make_pair = called._construct_forward_backward
 
     @functools.wraps(make_pair)
+    def construct(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        if getattr(_outside, "made", None) is not None:
+            _trace.before_gradient(self._func_graph)
+        return make_pair(self, *arguments, **keywords)
+
+    called._construct_forward_backward = construct
+
+
+def _rewriting_first(make_pair: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(make_pair)
     def forward_and_backward(self: Any, inference_args: Any, input_tangents: Any) -> Any:
-        if input_tangents:
+        if input_tangents:  # in forward mode
             return make_pair(self, inference_args, input_tangents)
         _trace.before_gradient(self._func_graph)
-        depth = getattr(_outside, "depth", 0)
-        _outside.depth = depth + 1
-        try:
+        with _differentiating():
             return make_pair(self, inference_args, input_tangents)
-        finally:
-            _outside.depth = depth
 
-    @functools.wraps(make_called_pair)
-    def construct(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        if getattr(_outside, "depth", 0):
-            _trace.before_gradient(self._func_graph)
-        return make_called_pair(self, *arguments, **keywords)
+    return forward_and_backward
 
-    eager._forward_and_backward_functions = forward_and_backward
-    called._construct_forward_backward = construct
+
+def _install_for_control_flow() -> None:
+    from tensorflow.python.ops import cond_v2, while_v2
+
+    # What the gradients of the ops call, and nobody else.
+    get_graph, get_branches = while_v2._get_graph, cond_v2.get_func_graphs
+
+    @functools.wraps(get_graph)
+    def graph_of_loop(while_op: Any, attribute: str, cached: str) -> Any:
+        graph = get_graph(while_op, attribute, cached)
+        if attribute == "body":
+            _trace.before_gradient(graph)
+        return graph
+
+    @functools.wraps(get_branches)
+    def graphs_of_branches(op: Any) -> Any:
+        graphs = get_branches(op)
+        for graph in graphs:
+            _trace.before_gradient(graph)
+        return graphs
+
+    def differentiating(make: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(make)
+        def made(*arguments: Any, **keywords: Any) -> Any:
+            with _differentiating():
+                return make(*arguments, **keywords)
+
+        return made
+
+    while_grad, cond_grad = while_v2._create_grad_func, cond_v2._create_grad_func
+    while_v2._get_graph, cond_v2.get_func_graphs = graph_of_loop, graphs_of_branches
+    while_v2._create_grad_func = differentiating(while_grad)
+    cond_v2._create_grad_func = differentiating(cond_grad)

@@ -27,6 +27,7 @@ _SERVED = frozenset({"CPU", "GPU"})
 _LOOKED_AT = "_nv_norms_looked_at"
 
 LEFT = "left_to_xla"
+STOPS = "stops_a_gradient"
 FAILED = "cannot_be_edited"
 
 
@@ -85,10 +86,9 @@ def _transform(graph: Any) -> None:
 
 
 def before_gradient(graph: Any) -> None:
-    """To be called before TensorFlow differentiates an ordinary function for a tape outside.
+    """To be called before TensorFlow makes a function of its own of an ordinary graph's gradient.
 
-    It then makes two functions of the graph, and from the second alone no gradient can be
-    recognized; of a fused op it is one op.
+    From that one alone no gradient can be recognized; of a fused op it is one op.
     """
     if not getattr(graph, _LOOKED_AT, False):
         _look(graph, lambda graph: "tape" if _may_be_edited(graph) else None)
@@ -202,9 +202,11 @@ def _rewrite(core: _library.Core, graph: Any, where: str) -> None:
         record.update(graph=graph.name, where=where)
     try:
         edit = _trace_graph.Edit(graph, before, type(before).FromString(serialized))
-        left = _left(graph, edit, records, device_type) if where == "xla" else []
+        left = _stopped(graph, edit, records)
+        left += _left(graph, edit, records, device_type) if where == "xla" else []
         if any(record["fused"] for record in records):
             edit.apply(left)
+            graph._nv_norms_forward = _forward_records(edit, records)
     except Exception as error:  # noqa: BLE001 (reported; the graph is as it was)
         _process.logger.warning(
             "nv_norms_rewriter: the normalizations in %s stay as they are: %s", graph.name, error
@@ -216,10 +218,54 @@ def _rewrite(core: _library.Core, graph: Any, where: str) -> None:
     for record in records:
         for key in ("inputs", "outputs"):
             record[key] = [_trace_graph.original_name(name) for name in record[key]]
+    _remember(core, records)
+
+
+def _forward_records(edit: Any, records: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The records of the fused forward ops that were made, by the ops' names."""
+    made: dict[str, dict[str, Any]] = {}
+    for record in records:
+        if record["fused"] and record["direction"] == "forward":
+            ops = [op.name for op in edit.fused_ops(record["outputs"][0]) if op.name not in made]
+            made.update({name: record for name in ops[:1]})
+    return made
+
+
+def report_gradient(forward: Any, inputs: list[Any], outputs: list[Any]) -> None:
+    """Reports the gradient of a fused op, if a trace has put the op in the place of others."""
+    record = getattr(forward.graph, "_nv_norms_forward", {}).get(forward.name)
+    if record is not None:
+        names = {"inputs": [t.name for t in inputs], "outputs": [t.name for t in outputs]}
+        gradient = {**record, **names, "direction": "backward"}
+        gradient["graph"] = outputs[0].graph.name
+        _remember(_library.core(), [gradient])
+
+
+def _remember(core: _library.Core, records: list[dict[str, Any]]) -> None:
     memory = _process.state()
     position = len(core.records())
     with memory["lock"]:
         memory["traced"] += [(position, record) for record in records]
+
+
+def _stopped(graph: Any, edit: Any, records: list[dict[str, Any]]) -> list[str]:
+    """The fused nodes that are left out because the graph, which may be differentiated after this,
+    has another gradient than they; their records say so."""
+    from . import _trace_graph
+
+    order = {op: i for i, op in enumerate(graph.get_operations())}
+    groups = [group for group in _groups(records) if group[0]["direction"] == "forward"]
+    stopped = set()
+    for forward, *_ in groups:
+        x, y = (_tensor(graph, forward[key][0]) for key in ("inputs", "outputs"))
+        if x is None or y is None or _trace_graph.stops_gradient(x, y, order):
+            stopped.add(forward["outputs"][0])
+    for group in groups:
+        if group[0]["outputs"][0] in stopped:  # all norms of a sum, of which one does
+            for record in group:
+                why = "a gradient is stopped or replaced on the way from x to y"
+                record.update(fused=False, reason=STOPS, detail=why)
+    return [node.name for output in stopped for node in edit.fused_nodes(output)]
 
 
 def _left(graph: Any, edit: Any, records: list[dict[str, Any]], device_type: str) -> list[str]:

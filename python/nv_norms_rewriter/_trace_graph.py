@@ -6,7 +6,7 @@ and XLA drop what no output needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -96,6 +96,36 @@ def kept_nodes(graph: Any) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def stops_gradient(x: tf.Tensor, y: tf.Tensor, order: Mapping[tf.Operation, int]) -> bool:
+    """Whether what leads from x to y stops or replaces a gradient on its way.
+
+    `order`: the graph's ops as they were made, what reads x after x.
+
+    The recognizer knows y by its values, but its gradient is another than a normalization's then.
+    tf.nn.moments stops one that is zero: that of the mean in a sum of squared differences to it.
+    """
+    above = {y.op}  # what y is made of
+    waiting = [y.op]
+    while waiting:
+        for tensor in waiting.pop().inputs:
+            if order[tensor.op] > order[x.op] and tensor.op not in above:
+                above.add(tensor.op)
+                waiting.append(tensor.op)
+    between = {op for op in x.consumers() if op in above}
+    waiting = list(between)
+    while waiting:
+        op = waiting.pop()
+        readers = {r for tensor in op.outputs for r in tensor.consumers() if r in above}
+        waiting += readers - between
+        between |= readers
+        if op.type == "StopGradient":
+            if op is y.op or any(reader.type != "SquaredDifference" for reader in readers):
+                return True
+        elif op.type == "PreventGradient" or "_gradient_op_type" in op.node_def.attr:
+            return True
+    return False
+
+
 class Edit:
     """Makes the difference of two GraphDefs, `before` and `after`, in the graph of `before`.
 
@@ -115,12 +145,23 @@ class Edit:
         name, _ = split(record["outputs"][0])
         if record["direction"] == "backward":
             return self._forward_of(name)
+        for node in self.fused_nodes(name):
+            return node
+        raise UnexpectedGraphError(f"no fused op computes {name}")
+
+    def fused_nodes(self, output: str) -> Iterator[NodeDef]:
+        """The fused forward nodes of an output: more than one where it is a sum of norms."""
+        name, _ = split(output)
         for node in self._after.values():
             if node.op in FORWARD_OPS and (
                 node.name == name or node.name.startswith(f"{name}/{node.op}")
             ):
-                return node
-        raise UnexpectedGraphError(f"no fused op computes {name}")
+                yield node
+
+    def fused_ops(self, output: str) -> list[tf.Operation]:
+        """Their ops, once applied, without those left out."""
+        made = [self._made.get(node.name) for node in self.fused_nodes(output)]
+        return [op for op in made if op is not None]
 
     def _forward_of(self, name: str) -> NodeDef:
         """The forward of the gradient op that computes (part of) the output of node `name`."""

@@ -5,18 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from training_norms import ALL, FOUR, LAYER, Norm
+from training_norms import ALL, FOUR, LAYER, RMS, Norm
 from training_steps import (
-    assert_as_close_as_stock,
-    assert_counts,
     check,
-    flat,
     normal,
-    run_both,
     spec,
 )
-
-import nv_norms_rewriter
 
 NORMS = pytest.mark.parametrize("norm", FOUR, ids=lambda norm: norm.name)
 
@@ -29,28 +23,68 @@ NORMS = pytest.mark.parametrize("norm", FOUR, ids=lambda norm: norm.name)
     ],
 )
 def test_tape_outside_of_the_function(rng, norm: Norm, known: str) -> None:
-    """Forward and backward are two graphs; the backward's arguments do not say what they are.
+    """Forward and backward are two functions: the fused op is there before it is differentiated.
 
-    That its argument w is rstd * gamma, say, and over which axes the mean went: only the forward
-    knows. So the gradient stays as it is.
+    (From the second alone nobody could tell that its argument w is rstd * gamma, say, and over
+    which axes the mean went.)
     """
+
+    def tapes(function, x, dy, variables):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return y, tape.gradient(y, [x, *variables], dy)
+
+    _check_outside(rng, norm, tapes, known)
+
+
+def _check_outside(rng, norm: Norm, tapes, known: str = "batch", times: int = 1) -> None:
+    """tapes(function, x, dy, variables) returns y, and `times` times its gradients."""
     x, dy, values, layer, variables = norm.draw(rng)
 
-    def run():
+    def make():
         function = tf.function(layer, input_signature=[spec(x, known)])
-        tensor = tf.constant(x)
-        with tf.GradientTape() as tape:
-            tape.watch(tensor)
-            y = function(tensor)
-        return flat([y, tape.gradient(y, [tensor, *variables], tf.constant(dy))])
+        return lambda x, dy: tapes(function, x, dy, variables)
 
-    with nv_norms_rewriter.disabled():
-        stock = run()
-    nv_norms_rewriter.clear_report()
-    fused = run()
-    exact = [norm.forward(x, values), *norm.backward(dy, x, values)]
-    assert_as_close_as_stock(stock, fused, exact)
-    assert_counts(nv_norms_rewriter.report(), {norm.kind: 1}, {})
+    exact = [norm.forward(x, values), *(times * norm.backward(dy, x, values))]
+    check(make, [x, dy], exact, {norm.kind: 1}, {norm.kind: 1})
+
+
+@NORMS
+def test_persistent_tape_outside_of_the_function(rng, norm: Norm) -> None:
+    """One backward function, called for each of two gradients."""
+
+    def tapes(function, x, dy, variables):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            y = function(x)
+        return y, [tape.gradient(y, [x, *variables], dy) for _ in range(2)]
+
+    _check_outside(rng, norm, tapes, times=2)
+
+
+@NORMS
+def test_two_tapes_outside_of_the_function(rng, norm: Norm) -> None:
+    def tapes(function, x, dy, variables):
+        with tf.GradientTape() as one, tf.GradientTape() as two:
+            one.watch(x)
+            two.watch(x)
+            y = function(x)
+        return y, [tape.gradient(y, [x, *variables], dy) for tape in (one, two)]
+
+    _check_outside(rng, norm, tapes, times=2)
+
+
+@NORMS
+def test_tape_outside_of_a_function_that_calls_another(rng, norm: Norm) -> None:
+    def tapes(function, x, dy, variables):
+        outer = tf.function(lambda x: function(x), autograph=False)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = outer(x)
+        return y, tape.gradient(y, [x, *variables], dy)
+
+    _check_outside(rng, norm, tapes)
 
 
 @NORMS
@@ -242,9 +276,9 @@ def test_variables_are_updated_after_their_gradients(rng) -> None:
     check(make, [x, dy], exact, {"layer_norm": 1}, {"layer_norm": 1}, units=16)
 
 
-@pytest.mark.parametrize("norm", FOUR, ids=lambda norm: norm.name)
+@NORMS
 def test_gradient_alone_without_the_output(rng, norm: Norm) -> None:
-    """Nobody reads y: without a forward to fuse, all that counts is that the values are right."""
+    """Nobody reads y, so that Grappler drops it (an RMS norm's is a factor of the gradient)."""
     x, dy, values, layer, variables = norm.draw(rng)
 
     def make():
@@ -257,5 +291,5 @@ def test_gradient_alone_without_the_output(rng, norm: Norm) -> None:
 
         return step
 
-    stock, fused, _ = run_both(make, [x, dy])
-    assert_as_close_as_stock(stock, fused, norm.backward(dy, x, values))
+    forward = {norm.kind: 1} if norm is RMS else {}
+    check(make, [x, dy], norm.backward(dy, x, values), forward, {norm.kind: 1})

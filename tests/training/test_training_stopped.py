@@ -1,0 +1,151 @@
+"""Norms that stop or replace a gradient inside: their values are a norm's, their gradients are not.
+
+Where TensorFlow differentiates after the rewrite (tapes outside of a function, loops, branches),
+such a norm must stay; where it has done so before, both are judged by their values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from training_norms import EPSILON
+from training_steps import assert_as_close_as_stock, counts, flat, normal
+
+import nv_norms_rewriter
+from nv_norms_rewriter import _process
+
+SHAPE = (4, 6, 16)
+
+
+@tf.custom_gradient
+def _halved(value):
+    return tf.identity(value), lambda upstream: 0.5 * upstream
+
+
+def _norm(what: str, x, gamma, beta):
+    """A layer norm, `what` of it behind stop_gradient (or in "halved" rstd, a gradient halved)."""
+
+    def maybe(name, value):
+        return tf.stop_gradient(value) if name == what else value
+
+    mean = maybe("mean", tf.reduce_mean(x, -1, keepdims=True))
+    centred = maybe("centred", x - mean)
+    variance = maybe("variance", tf.reduce_mean(tf.square(centred), -1, keepdims=True))
+    rstd = maybe("rstd", tf.math.rsqrt(variance + EPSILON))
+    xhat = maybe("xhat", centred * (_halved(rstd) if what == "halved" else rstd))
+    return maybe("y", xhat * gamma + beta) + 0.5 * x
+
+
+def _tape(function, x, variables, dy, persistent: bool = False):
+    with tf.GradientTape(persistent=persistent) as tape:
+        tape.watch(x)
+        y = function(x)
+    return y, tape.gradient(y, [x, *variables], dy, unconnected_gradients="zero")
+
+
+def _eager(function, *arguments):
+    return _tape(function, *arguments)
+
+
+def _outside(function, *arguments):
+    return _tape(tf.function(function, autograph=False), *arguments)
+
+
+def _persistent(function, *arguments):
+    return _tape(tf.function(function, autograph=False), *arguments, persistent=True)
+
+
+def _compiled(function, *arguments):
+    return _tape(tf.function(function, autograph=False, jit_compile=True), *arguments)
+
+
+def _branch(function, x, variables, dy):
+    @tf.function(autograph=False)
+    def step(x, dy):
+        return _tape(
+            lambda x: tf.cond(tf.size(x) > 0, lambda: function(x), lambda: x), x, variables, dy
+        )
+
+    return step(x, dy)
+
+
+def _loop(function, x, variables, dy):
+    @tf.function(autograph=False)
+    def step(x, dy):
+        return _tape(
+            lambda x: tf.while_loop(
+                lambda i, _: i < 1, lambda i, v: (i + 1, function(v)), (0, x), maximum_iterations=1
+            )[1],
+            x,
+            variables,
+            dy,
+        )
+
+    return step(x, dy)
+
+
+def _inside(function, x, variables, dy):
+    return tf.function(lambda x, dy: _tape(function, x, variables, dy), autograph=False)(x, dy)
+
+
+@pytest.mark.parametrize(
+    "run", [_outside, _persistent, _compiled, _branch, _loop, _inside], ids=lambda run: run.__name__
+)
+@pytest.mark.parametrize("what", ["mean", "centred", "variance", "rstd", "xhat", "y", "halved"])
+def test_stopped_gradients_stay_stopped(rng, monkeypatch, what: str, run: Callable) -> None:
+    x, dy = normal(rng, *SHAPE, mean=1.0), normal(rng, *SHAPE)
+    values = [rng.uniform(0.5, 1.5, 16).astype("f"), rng.normal(size=16).astype("f")]
+
+    def results(run, dtype: str):
+        variables = [tf.Variable(value, dtype=dtype) for value in values]
+        function = lambda x: _norm(what, x, *variables)  # noqa: E731
+        return flat(run(function, tf.constant(x, dtype), variables, tf.constant(dy, dtype)))
+
+    monkeypatch.setitem(_process.state()["options"], "xla", "all")
+    with nv_norms_rewriter.disabled():
+        stock = results(run, "float32")
+    nv_norms_rewriter.clear_report()
+    fused = results(run, "float32")
+    assert_as_close_as_stock(stock, fused, results(_eager, "float64"))
+    report = nv_norms_rewriter.report()
+    made = [record for record in report if record.where != "graph"]
+    assert not [record for record in made if record.fused], report
+    assert made or run is _inside
+    if run is _compiled:
+        assert not counts(report, "forward")
+
+
+def test_gradient_that_is_stopped_because_it_is_zero(rng) -> None:
+    """tf.nn.moments does so to the mean in the variance; that is no reason to leave a norm."""
+    x, dy = normal(rng, *SHAPE, mean=1.0), normal(rng, *SHAPE)
+
+    def function(x):
+        mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+        return (x - mean) * tf.math.rsqrt(variance + EPSILON)
+
+    nv_norms_rewriter.clear_report()
+    _outside(function, tf.constant(x), [], tf.constant(dy))
+    report = nv_norms_rewriter.report()
+    assert counts(report, "forward") == counts(report, "backward") == {"layer_norm": 1}
+
+
+def test_stopped_gradient_beside_another_norm(rng) -> None:
+    """Two norms of one tensor in one sum: one op's output stands for both."""
+    x, dy = normal(rng, *SHAPE, mean=1.0), normal(rng, *SHAPE)
+    ones, zeros = np.ones(16), np.zeros(16)
+
+    def results(run, dtype: str):
+        def function(x):
+            first = _norm("", x, tf.constant(ones, dtype), tf.constant(zeros, dtype))
+            second = _norm("rstd", x, tf.constant(2 * ones, dtype), tf.constant(zeros, dtype))
+            return first + second
+
+        return flat(run(function, tf.constant(x, dtype), [], tf.constant(dy, dtype)))
+
+    with nv_norms_rewriter.disabled():
+        stock = results(_outside, "float32")
+    fused = results(_outside, "float32")
+    assert_as_close_as_stock(stock, fused, results(_eager, "float64"))
