@@ -5,8 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from training_norms import CENTRED, FOUR, LLAMA, MOMENTS, RMS, TF_KERAS_LAYER, Norm
-from training_steps import assert_as_close_as_stock, check, normal, run_both, spec
+from training_norms import (
+    CENTRED,
+    FOUR,
+    GROUP,
+    LAYER,
+    LLAMA,
+    MOMENTS,
+    RMS,
+    TF_KERAS_LAYER,
+    Norm,
+)
+from training_steps import assert_as_close_as_stock, assert_counts, check, normal, run_both, spec
 
 import oracle
 
@@ -14,7 +24,7 @@ NORMS = pytest.mark.parametrize("norm", [*FOUR, MOMENTS, LLAMA], ids=lambda norm
 STEP = 1e-5
 
 
-def _penalty(rng, norm: Norm, known: str, fetch_y: bool = True):
+def _penalty(rng, norm: Norm, known: str, fetch_y: bool = True, tapes_outside: bool = False):
     """A loss that holds the size of dx, as in WGAN-GP; its gradient is a second derivative.
 
     Returns what `check` takes first: make, arrays, exact.
@@ -22,20 +32,22 @@ def _penalty(rng, norm: Norm, known: str, fetch_y: bool = True):
     x, dy, values, layer, variables = norm.draw(rng)
 
     def make():
-        @tf.function(input_signature=[spec(x, known), spec(dy, known)])
+        forward = tf.function(layer, input_signature=[spec(x, known)]) if tapes_outside else layer
+
         def step(x, dy):
             with tf.GradientTape() as outer:
                 outer.watch(x)
                 with tf.GradientTape() as inner:
                     inner.watch(x)
-                    y = layer(x)
+                    y = forward(x)
                     loss = tf.reduce_sum(y * dy)
                 dx = inner.gradient(loss, x)
                 penalty = loss + tf.reduce_sum(tf.square(dx))
             gradients = outer.gradient(penalty, [x, *variables])
             return (y, dx, gradients) if fetch_y else (dx, gradients)
 
-        return step
+        signature = [spec(x, known), spec(dy, known)]
+        return step if tapes_outside else tf.function(step, input_signature=signature)
 
     def penalty(x, *values):
         loss = (norm.forward(x, values) * dy).sum()
@@ -53,9 +65,16 @@ def test_gradient_penalty(rng, norm: Norm, known: str) -> None:
 
 
 @NORMS
+def test_gradient_penalty_by_tapes_outside_of_the_function(rng, norm: Norm) -> None:
+    """The function's gradient is another function, whose gradient is a third."""
+    one = {norm.kind: 1}
+    check(*_penalty(rng, norm, "batch", tapes_outside=True), one, one, units=32)
+
+
+@NORMS
 @pytest.mark.parametrize("batched", [False, True], ids=["jacobian", "batch_jacobian"])
 def test_jacobian(rng, norm: Norm, batched: bool) -> None:
-    """A gradient for each of some elements of y, all in one graph."""
+    """A gradient for each of some elements of y, all in one graph: dy has an axis more than x."""
     shape = (2, *norm.shape[1:])
     x, values = normal(rng, *shape, mean=1.0), norm.parameters(rng)
     layer, _ = norm.build(values)
@@ -107,8 +126,19 @@ def test_forward_mode(rng, norm: Norm) -> None:
 _EXACT = (RMS, CENTRED, TF_KERAS_LAYER, LLAMA)
 
 
-@pytest.mark.parametrize("norm", [*FOUR, *_EXACT[1:]], ids=lambda norm: norm.name)
-def test_hessian_vector_product(rng, norm: Norm) -> None:
+@pytest.mark.parametrize(
+    "norm,forward,backward,refused",
+    [
+        *((norm, 1, 1, {}) for norm in (*FOUR, LLAMA)),
+        # The derivative of the gradient has other terms than a gradient has, and nodes in common.
+        # xhat stands for itself there, a norm without gamma and beta;
+        (CENTRED, 2, 0, {"backward: no_gradient": 2}),
+        # FusedBatchNormGradV3's own gradient takes a root that leads to no y.
+        (TF_KERAS_LAYER, 1, 0, {"backward: no_gradient": 1, "forward: no_output": 1}),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_hessian_vector_product(rng, norm: Norm, forward: int, backward: int, refused) -> None:
     """Forward over backward, of a loss that is curved itself."""
     x, direction, values, layer, _ = norm.draw(rng)
 
@@ -127,7 +157,9 @@ def test_hessian_vector_product(rng, norm: Norm) -> None:
     def gradient(x):
         return norm.backward(1 - np.tanh(norm.forward(x, values)) ** 2, x, values)[0]
 
-    stock, fused, _ = run_both(make, [x, direction])
+    stock, fused, report = run_both(make, [x, direction])
+    kinds = [{norm.kind: count} if count else {} for count in (forward, backward)]
+    assert_counts(report, *kinds, refused)
     if norm in _EXACT:
         wide = np.float64(x)
         above, below = (gradient(wide + s * STEP * direction) for s in (1, -1))
@@ -140,5 +172,44 @@ def test_hessian_vector_product(rng, norm: Norm) -> None:
 def test_gradient_penalty_of_a_norm_that_shares_its_differences(rng) -> None:
     """d = x - mean stands in the norm and in its gradient, which is differentiated again."""
     make, arrays, exact = _penalty(rng, CENTRED, "batch", fetch_y=False)
-    stock, fused, _ = run_both(make, arrays)
-    assert_as_close_as_stock(stock, fused, exact, units=32)
+    two = {CENTRED.kind: 2}  # of which Grappler has made two each
+    check(make, arrays, exact, two, two, units=32)
+
+
+@pytest.mark.parametrize("norm", [LAYER, RMS, GROUP], ids=lambda norm: norm.name)
+def test_third_derivative(rng, norm: Norm) -> None:
+    """Of a product with a direction's curvature; the second and third are TensorFlow's own."""
+    x, dy, values, layer, _ = norm.draw(rng)
+    direction = normal(rng, *x.shape)
+
+    def make():
+        @tf.function(input_signature=[spec(x), spec(dy), spec(direction)])
+        def step(x, dy, direction):
+            y = layer(x)
+            out, value = [y], tf.reduce_sum(tf.tanh(y) * dy)
+            for _ in range(3):
+                out += tf.gradients(value, x)
+                value = tf.reduce_sum(out[-1] * direction)
+            return out
+
+        return step
+
+    arrays = [x, dy, direction]
+    stock, fused, report = run_both(make, arrays)
+    if norm in _EXACT:
+        wide, far = np.float64(x), 1e-4
+
+        def gradient(x):
+            return norm.backward(dy * (1 - np.tanh(norm.forward(x, values)) ** 2), x, values)[0]
+
+        def product(x):
+            above, below = (gradient(x + s * far * direction) for s in (1, -1))
+            return (above - below) / (2 * far)
+
+        exact = [norm.forward(x, values), gradient(wide), product(wide)]
+        curvature = oracle.central_differences(lambda x: (product(x) * direction).sum(), [x], far)
+        exact += curvature
+    else:
+        exact = [np.float64(s) for s in stock]
+    assert_as_close_as_stock(stock, fused, exact, units=64)
+    assert_counts(report, {norm.kind: 1}, {norm.kind: 1})
