@@ -38,6 +38,8 @@ def with_norm(model: keras.Model, norm: Callable[[], keras.layers.Layer]) -> ker
     """The same model with another layer in the place of each norm."""
 
     def copy(layer: keras.layers.Layer) -> keras.layers.Layer:
+        if isinstance(layer, keras.Sequential):
+            return keras.Sequential([copy(inner) for inner in layer.layers])
         return norm() if isinstance(layer, NORMS) else type(layer).from_config(layer.get_config())
 
     def call(layer: keras.layers.Layer, *inputs: Any, mask: Any = None, **options: Any) -> Any:
