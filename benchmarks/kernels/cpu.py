@@ -1,7 +1,7 @@
 """The CPU kernels beside a copy of the same bytes, PyTorch, TensorFlow and XLA:CPU, in one run.
 
 usage: benchmarks/kernels/build_cpu.sh && python benchmarks/kernels/cpu.py [--threads 1 2]
-       [--only rows columns ...] [--dtypes float32 ...] [--quick] [--rounds 5] [--json FILE]
+       [--only rows columns ...] [--dtypes float32 ...] [--quick] [--rounds 5]
 
 Prints a Markdown table for each number of threads. Times are milliseconds, the median of calls
 into buffers that exist ("fresh": into memory that was just allocated, as the peers' outputs are).
@@ -12,7 +12,6 @@ a part of the better copy's bytes per second.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import statistics
@@ -21,7 +20,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -198,7 +196,7 @@ def tensorflow_calls(x: np.ndarray, settings: dict) -> dict[str, Callable]:
     return {"TF forward": lambda: stock(tensor), "XLA forward": lambda: xla(tensor)}
 
 
-def run(options: argparse.Namespace, threads: int) -> list[dict]:
+def run(options: argparse.Namespace, threads: int) -> None:
     os.environ["OMP_NUM_THREADS"] = str(threads)
     peers = []
     if not options.quick:
@@ -215,19 +213,16 @@ def run(options: argparse.Namespace, threads: int) -> list[dict]:
     others = ["torch forward", "torch backward", "TF forward", "XLA forward"]
     header += [] if options.quick else others
     print("\n| " + " | ".join(header) + " |\n" + "|---" * len(header) + "|")
-    results = []
     for kind, problems in PROBLEMS.items():
         for shape, settings in problems if kind in (options.only or PROBLEMS) else []:
             for name in options.dtypes:
                 r = measure(kind, shape, settings, name, threads, options)
-                results.append(r)
                 cells = [kind, name, "x".join(map(str, shape)), f"{r['MB']:.3g}"]
                 cells += [f"{r['copy']:.4g}", f"{r['copy past cache']:.4g}", f"{r['GB/s']:.3g}"]
                 for way in ("forward", "backward"):
                     cells += [f"{r[way]:.4g}", f"{r[way + ' of copy']:.2f}"]
                 cells += [f"{r[c]:.4g}" if c in r else "-" for c in header[len(cells) :]]
                 print("| " + " | ".join(cells) + " |", flush=True)
-    return results
 
 
 def measure(
@@ -276,7 +271,6 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", default=["float32"])
     parser.add_argument("--quick", action="store_true", help="no peers but the copy")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", help="add the numbers to this file")
     options = parser.parse_args()
     if len(options.threads) > 1:  # a process each: the peers fix their number at the start
         for threads in options.threads:
@@ -284,12 +278,7 @@ def main() -> None:
             rest = sys.argv[1:at] + sys.argv[at + 1 + len(options.threads) :]
             subprocess.run([sys.executable, __file__, *rest, "--threads", str(threads)], check=True)
         return
-    results = run(options, options.threads[0])
-    if options.json:
-        path = Path(options.json)
-        path.write_text(
-            json.dumps((json.loads(path.read_text()) if path.exists() else []) + results)
-        )
+    run(options, options.threads[0])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Keras layers on the CPU in a tf.function: one elementwise op, stock, XLA and fused, in one run.
 
 usage: python benchmarks/kernels/cpu_layers.py [--layers layer rms group] [--shapes 4096x768 ...]
-       [--threads 2] [--seconds 0.5] [--json FILE]
+       [--threads 2] [--seconds 0.5]
 
 Prints a Markdown table of microseconds, the median of calls taken in turns: `x * 1.5` on the same
 tensor, then the layer's forward and its forward + backward (to x and the weights) as TensorFlow
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import platform
 import statistics
@@ -100,7 +99,6 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", help="of x, e.g. 4096x768; by default a list")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=0.5, help="for each variant")
-    parser.add_argument("--json", help="add the numbers to this file")
     options = parser.parse_args()
     tf.config.threading.set_intra_op_parallelism_threads(options.threads)
     tf.config.threading.set_inter_op_parallelism_threads(options.threads)
@@ -113,7 +111,6 @@ def main() -> None:
     header = ["layer", "x", "MB", *columns, *ratios]
     header += [f"{name} both" for name in columns[1:]] + [f"{name} both" for name in ratios[1:]]
     print("| " + " | ".join(header) + " |\n" + "|---" * len(header) + "|")
-    results = []
     for kind in options.layers:
         for text in options.shapes or SHAPES[kind]:
             shape = [int(size) for size in text.split("x")]
@@ -129,12 +126,6 @@ def main() -> None:
                 *(f"{r[c]:.4g}" for c in header[3:]),
             ]
             print("| " + " | ".join(cells) + " |", flush=True)
-            results.append({"layer": kind, "x": text, **r})
-    if options.json:
-        path = Path(options.json)
-        path.write_text(
-            json.dumps((json.loads(path.read_text()) if path.exists() else []) + results)
-        )
 
 
 if __name__ == "__main__":
