@@ -22,7 +22,7 @@ class Columns {
         buffers_(buffers),
         layout_(problem.geometry.columns),
         channels_(layout_.channels()),
-        cut_(layout_, 2 * sizeof(T)),
+        cut_(layout_, 2 * sizeof(T), sizeof(T)),
         x_(problem.x, buffers.x),
         dy_(problem.dy, buffers.dy),
         dx_(problem.dx, buffers.dx) {
@@ -38,37 +38,74 @@ class Columns {
   }
 
   void Run(const ParallelFor& parallel_for) const {
-    // Samples that stay in one core's cache: some blocks of them, each with sums of its own.
-    const int64_t blocks = cut_.alone() ? std::min<int64_t>(layout_.n, kBlocks) : 1;
-    // A column problem's parameters are in the order of its rows, or of its channels.
-    const int64_t params = by_row() ? layout_.s : channels_;
-    ParamSums sums(buffers_, blocks, params);
     if (cut_.alone()) {
-      const int64_t per_block = (layout_.n + blocks - 1) / blocks;
-      parallel_for(blocks, 3 * per_block * layout_.s * channels_, [&](int64_t begin, int64_t end) {
-        Wave wave(*this, 1);
-        for (int64_t block = begin; block < end; ++block) {
-          const int64_t stop = std::min(layout_.n, (block + 1) * per_block);
-          for (int64_t n = block * per_block; n < stop; ++n) {
-            wave.Run(n, 1, sums.Gamma(block), sums.Beta(block), Serially);
-          }
-        }
-      });
-    } else {
-      Wave wave(*this, cut_.wave());
-      for (int64_t n = 0; n < layout_.n; n += cut_.wave()) {
-        wave.Run(n, std::min(cut_.wave(), layout_.n - n), sums.Gamma(0), sums.Beta(0),
-                 parallel_for);
-      }
+      RunStrips(parallel_for);
+      return;
+    }
+    // A parameter of a row has sums of its own for each sample and strip of a wave.
+    const int64_t sets = by_row() ? cut_.wave() * cut_.strips() : 1;
+    ParamSums sums(buffers_, sets, params());
+    Wave wave(*this, cut_.wave());
+    for (int64_t n = 0; n < layout_.n; n += cut_.wave()) {
+      wave.Run(n, std::min(cut_.wave(), layout_.n - n), &sums, parallel_for);
     }
     sums.Store(problem_, buffers_, parallel_for);
   }
 
  private:
-  static constexpr int64_t kBlocks = 64;
-
   bool by_row() const { return layout_.s_stride != 0; }
+  // A column problem's parameters are in the order of its rows, or of its channels.
+  int64_t params() const { return by_row() ? layout_.s : channels_; }
 
+  // Blocks of samples, one strip of each after another, with sums of its own.
+  void RunStrips(const ParallelFor& parallel_for) const {
+    const int64_t strips = cut_.strips();
+    const int64_t of_param = layout_.n * (by_row() ? cut_.width() : layout_.s);  // elements
+    // The sums stay a small part of what is read.
+    const int64_t blocks =
+        std::min(std::min<int64_t>(layout_.n, 64), std::max<int64_t>(1, of_param / 64));
+    const int64_t per_block = (layout_.n + blocks - 1) / blocks;
+    ParamSums sums(buffers_, by_row() ? blocks * strips : blocks, params());
+    parallel_for(blocks * strips, 3 * per_block * layout_.s * channels_ / strips,
+                 [&](int64_t begin, int64_t end) {
+                   Wave wave(*this, 1);
+                   Task task(*this);
+                   for (int64_t i = begin; i < end; ++i) {
+                     const int64_t block = i / strips;
+                     const int64_t strip = i % strips;
+                     const int64_t last = std::min(layout_.n, (block + 1) * per_block) - 1;
+                     const int64_t next = std::min(i + 1, end - 1);
+                     for (int64_t n = block * per_block; n <= last; ++n) {
+                       const Tile after =
+                           n < last
+                               ? cut_.StripAt(n + 1, strip)
+                               : cut_.StripAt(std::min(next / strips * per_block, layout_.n - 1),
+                                              next % strips);
+                       wave.RunStrip(n, strip, after.offset, &sums, by_row() ? i : block, &task);
+                     }
+                   }
+                 });
+    sums.Store(problem_, buffers_, parallel_for);
+  }
+
+  // What a thread has of its own.
+  struct Task {
+    explicit Task(const Columns& of)
+        : x(of.x_),
+          dy(of.dy_),
+          dx(of.dx_),
+          scratch(3 * Padded(of.cut_.width())),
+          unwanted(of.buffers_.dx == nullptr ? of.cut_.width() : 0) {}
+    Reader<T> x;
+    Reader<T> dy;
+    Writer<T> dx;
+    std::vector<A> scratch;
+    std::vector<T> unwanted;
+    const T* x_strip = nullptr;  // all rows of one, where strips are packed
+    const T* dy_strip = nullptr;
+  };
+
+  // The samples of one wave, or a strip of one.
   class Wave {
    public:
     Wave(const Columns& of, int64_t samples)
@@ -84,59 +121,76 @@ class Columns {
       }
     }
 
-    void Run(int64_t first, int64_t samples, double* dgamma, double* dbeta,
-             const ParallelFor& parallel_for) {
-      const BackwardBuffers& buffers = of_.buffers_;
+    void Run(int64_t first, int64_t samples, ParamSums* params, const ParallelFor& parallel_for) {
       const int64_t groups = of_.layout_.groups;
       const int64_t tiles = samples * cut_.tiles_of_sample();
       parallel_for(samples, cut_.columns(), [&](int64_t begin, int64_t end) {
-        for (int64_t n = begin; n < end; ++n) SpreadMeans(first, n);
+        for (int64_t n = begin; n < end; ++n) SpreadMeans(first, n, 0, groups);
       });
       parallel_for(tiles, 2 * cut_.elements_of_tile(), [&](int64_t begin, int64_t end) {
-        Reader<T> x = of_.x_;
-        Reader<T> dy = of_.dy_;
-        std::vector<A> scratch(3 * Padded(cut_.width()));
-        for (int64_t i = begin; i < end; ++i) SumTile(cut_.At(first, i), &x, &dy, scratch.data());
+        Task task(of_);
+        for (int64_t i = begin; i < end; ++i) SumTile(cut_.At(first, i), &task);
       });
       parallel_for(samples * groups, 3 * of_.layout_.depth * cut_.slabs() * cut_.copies(),
                    [&](int64_t begin, int64_t end) {
-                     while (begin < end) {
-                       const int64_t n = begin / groups;
-                       const int64_t stop = std::min(end, (n + 1) * groups);
-                       FinishGroups(first, n, begin - n * groups, stop - n * groups);
-                       begin = stop;
-                     }
+                     ForSamples(groups, begin, end, [&](int64_t n, int64_t from, int64_t to) {
+                       FinishGroups(first, n, from, to);
+                     });
                    });
-      if (dgamma != nullptr && of_.by_row()) {
-        parallel_for(of_.layout_.s, 2 * samples * of_.channels_, [&](int64_t begin, int64_t end) {
-          Reader<T> x = of_.x_;
-          Reader<T> dy = of_.dy_;
-          for (int64_t s = begin; s < end; ++s) SumRow(first, samples, s, &x, &dy, dgamma, dbeta);
-        });
-      } else if (dgamma != nullptr) {
-        for (int64_t n = 0; n < samples; ++n) SumChannels(n, dgamma, dbeta);
+      if (!of_.by_row()) {
+        for (int64_t n = 0; n < samples; ++n) SumChannels(n, 0, of_.channels_, 0, params);
       }
-      if (buffers.dx == nullptr) return;
+      if (!WantsSecondPass()) return;
       parallel_for(tiles, 3 * cut_.elements_of_tile(), [&](int64_t begin, int64_t end) {
-        Reader<T> x = of_.x_;
-        Reader<T> dy = of_.dy_;
-        Writer<T> dx = of_.dx_;
+        Task task(of_);
         for (int64_t i = begin; i < end; ++i) {
-          StoreTile(cut_.At(first, tiles - 1 - i), &x, &dy, &dx);
+          const Tile tile = cut_.At(first, tiles - 1 - i);
+          StoreTile(tile, 0, params, tile.n * cut_.strips() + tile.strip, &task);
         }
       });
     }
 
+    // next: where the strip begins that comes after this one. set: of sums.
+    void RunStrip(int64_t n, int64_t strip, int64_t next, ParamSums* params, int64_t set,
+                  Task* task) {
+      const Tile first = cut_.StripAt(n, strip);
+      if (cut_.packed()) {
+        int64_t step;
+        task->x_strip =
+            task->x.GetTile(first.offset, of_.layout_.s, first.width, cut_.columns(), true, &step);
+        task->dy_strip =
+            task->dy.GetTile(first.offset, of_.layout_.s, first.width, cut_.columns(), true, &step);
+      }
+      const int64_t group = cut_.FirstGroup(first);
+      const int64_t last_group = cut_.LastGroup(first);
+      const int64_t depth = of_.layout_.depth;
+      SpreadMeans(n, 0, group, last_group);
+      for (int64_t slab = 0; slab < cut_.slabs(); ++slab) {
+        SumTile(cut_.At(n, 0, slab, strip), task);
+      }
+      FinishGroups(n, 0, group, last_group);
+      if (!of_.by_row()) SumChannels(0, group * depth, last_group * depth, set, params);
+      if (!WantsSecondPass()) return;
+      for (int64_t slab = 0; slab < cut_.slabs(); ++slab) {
+        StoreTile(cut_.At(n, 0, slab, strip), cut_.Ahead(slab, next - first.offset), params, set,
+                  task);
+      }
+    }
+
    private:
-    void SpreadMeans(int64_t first, int64_t n) {
+    bool WantsSecondPass() const {
+      return of_.buffers_.dx != nullptr || (of_.by_row() && ParamSums::Wanted(of_.buffers_));
+    }
+
+    void SpreadMeans(int64_t first, int64_t n, int64_t begin, int64_t end) {
       const BackwardProblem& problem = of_.problem_;
+      const int64_t depth = of_.layout_.depth;
       A* mean = &mean_[n * cut_.columns()];
-      int64_t c = 0;
-      for (int64_t g = 0; g < of_.layout_.groups; ++g) {
+      for (int64_t g = begin; g < end; ++g) {
         const A value =
             static_cast<A>(StoredMean(problem.formula, problem.stat(), of_.buffers_.mean,
                                       (first + n) * of_.layout_.groups + g));
-        for (int64_t i = 0; i < of_.layout_.depth; ++i) mean[c++] = value;
+        std::fill(mean + g * depth, mean + (g + 1) * depth, value);
       }
       Repeat(mean, of_.channels_, cut_.columns());
     }
@@ -146,15 +200,21 @@ class Columns {
       ColumnTile<T> x;
       const T* dy;
     };
-    Inputs Read(const Tile& tile, Reader<T>* x_reader, Reader<T>* dy_reader) const {
+    Inputs Read(const Tile& tile, Task* task) const {
       Inputs out;
-      const bool apart = x_reader->in_place() != dy_reader->in_place();
       out.x.rows = tile.rows;
       out.x.width = tile.width;
+      if (task->x_strip != nullptr) {
+        out.x.x = task->x_strip + tile.s * tile.width;
+        out.x.step = tile.width;
+        out.dy = task->dy_strip + tile.s * tile.width;
+        return out;
+      }
+      const bool apart = task->x.in_place() != task->dy.in_place();
       int64_t step;
       out.x.x =
-          x_reader->GetTile(tile.offset, tile.rows, tile.width, cut_.columns(), apart, &out.x.step);
-      out.dy = dy_reader->GetTile(tile.offset, tile.rows, tile.width, cut_.columns(), apart, &step);
+          task->x.GetTile(tile.offset, tile.rows, tile.width, cut_.columns(), apart, &out.x.step);
+      out.dy = task->dy.GetTile(tile.offset, tile.rows, tile.width, cut_.columns(), apart, &step);
       return out;
     }
 
@@ -164,11 +224,12 @@ class Columns {
 
     // A slab has the sums of e, of w and of w * e for each of its columns; a tile writes a part of
     // each, so where it is not as wide as the slab, through a buffer.
-    void SumTile(const Tile& tile, Reader<T>* x_reader, Reader<T>* dy_reader, A* scratch) {
-      const Inputs in = Read(tile, x_reader, dy_reader);
+    void SumTile(const Tile& tile, Task* task) {
+      const Inputs in = Read(tile, task);
       const A* mean = &mean_[tile.n * cut_.columns() + tile.column];
       double sums[3 * ColumnCut::kWidest];
-      KernelsFor<T>().tile_gradient_sums(in.x, in.dy, mean, RowGamma(tile), scratch, sums);
+      KernelsFor<T>().tile_gradient_sums(in.x, in.dy, mean, RowGamma(tile), task->scratch.data(),
+                                         sums);
       for (int i = 0; i < 3; ++i) {
         std::copy(sums + i * tile.width, sums + (i + 1) * tile.width,
                   Sums(tile.n, tile.slab, i) + tile.column);
@@ -223,26 +284,16 @@ class Columns {
     }
 
     // The parameters belong to channels: from the sums that there are.
-    void SumChannels(int64_t n, double* dgamma, double* dbeta) const {
+    void SumChannels(int64_t n, int64_t begin, int64_t end, int64_t set, ParamSums* params) const {
+      double* dgamma = params->Gamma(set);
+      double* dbeta = params->Beta(set);
+      if (dgamma == nullptr) return;
       const int64_t at = n * cut_.columns();
-      for (int64_t c = 0; c < of_.channels_; ++c) {
+      for (int64_t c = begin; c < end; ++c) {
         const double dy = dy_[n * of_.channels_ + c];
         const double dy_e = dy_e_[n * of_.channels_ + c];  // about the stored mean
         dgamma[c] += rstd_[at + c] * (dy_e - low_[at + c] * dy) + xhat_offset_[at + c] * dy;
         if (dbeta != nullptr) dbeta[c] += dy;
-      }
-    }
-
-    // A parameter belongs to a row.
-    void SumRow(int64_t first, int64_t samples, int64_t s, Reader<T>* x, Reader<T>* dy,
-                double* dgamma, double* dbeta) const {
-      const int64_t channels = of_.channels_;
-      double unwanted = 0;
-      for (int64_t n = 0; n < samples; ++n) {
-        const int64_t offset = ((first + n) * of_.layout_.s + s) * channels;
-        KernelsFor<T>().row_param_gradients(x->Get(offset, channels), dy->Get(offset, channels),
-                                            channels, TermsAt(n * cut_.columns()), dgamma + s,
-                                            dbeta == nullptr ? &unwanted : dbeta + s);
       }
     }
 
@@ -257,30 +308,23 @@ class Columns {
       return out;
     }
 
-    void StoreTile(const Tile& tile, Reader<T>* x_reader, Reader<T>* dy_reader,
-                   Writer<T>* writer) const {
-      const Inputs in = Read(tile, x_reader, dy_reader);
+    void StoreTile(const Tile& tile, int64_t next, ParamSums* params, int64_t set,
+                   Task* task) const {
+      Inputs in = Read(tile, task);
+      in.x.next = task->x.in_place() && task->dy.in_place() ? next : 0;
       ColumnGradient<A> terms = TermsAt(tile.n * cut_.columns() + tile.column);
       if (of_.by_row()) {
         terms.row_gamma = RowGamma(tile);
+        terms.row_dgamma = params->Gamma(set, tile.s);
+        terms.row_dbeta = params->Beta(set, tile.s);
       } else {
         terms.gamma = &of_.columns_gamma_[tile.column];
       }
-      T* dx = writer->Room(tile.offset, tile.rows * tile.width);
-      const int64_t dx_step = writer->in_place() ? cut_.columns() : tile.width;
-      if (dx_step == in.x.step) {
-        KernelsFor<T>().tile_input_gradient(in.x, in.dy, terms, of_.stream_, dx);
-      } else {
-        ColumnTile<T> row = in.x;
-        row.rows = 1;
-        for (int64_t r = 0; r < tile.rows; ++r) {
-          row.x = in.x.x + r * in.x.step;
-          KernelsFor<T>().tile_input_gradient(row, in.dy + r * in.x.step, terms, of_.stream_,
-                                              dx + r * dx_step);
-          if (terms.row_gamma != nullptr) ++terms.row_gamma;
-        }
-      }
-      writer->CommitTile(tile.offset, tile.rows, tile.width, cut_.columns());
+      const bool wanted = of_.buffers_.dx != nullptr;
+      T* dx = wanted ? task->dx.Room(tile.offset, tile.rows * tile.width) : task->unwanted.data();
+      const int64_t dx_step = !wanted ? 0 : task->dx.in_place() ? cut_.columns() : tile.width;
+      KernelsFor<T>().tile_input_gradient(in.x, in.dy, terms, of_.stream_, dx, dx_step);
+      if (wanted) task->dx.CommitTile(tile.offset, tile.rows, tile.width, cut_.columns());
     }
 
     const Columns& of_;

@@ -9,16 +9,34 @@ namespace nv_norms {
 namespace cpu {
 namespace {
 
+// What the system says of a cache, 0 if nothing.
+int64_t SizeOfCache(int name) { return std::max<int64_t>(sysconf(name), 0); }
+
+int64_t FindCoreBytes() {
+  int64_t size = 0;
+#ifdef _SC_LEVEL2_CACHE_SIZE
+  size = SizeOfCache(_SC_LEVEL2_CACHE_SIZE);
+#endif
+  return std::min(std::max<int64_t>(size / 2, 256 << 10), kCoreBytes * 2);
+}
+
 int64_t StreamFrom() {
   int64_t size = 0;
 #ifdef _SC_LEVEL3_CACHE_SIZE
-  size = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  size = SizeOfCache(_SC_LEVEL3_CACHE_SIZE);
 #endif
-  // x and y share it.
-  return std::max<int64_t>(size, 16 << 20) / 2;
+  // x and y share it, and a virtual machine that is told of its host's whole cache has a part of
+  // it: where one names 300 MB, a copy takes 1.7 ms past the caches and 2.5 through them at 25 MB,
+  // 16 and 23 at 100 MB, 0.68 and 0.76 at 6 MB (2 threads, float32).
+  return std::min<int64_t>(std::max<int64_t>(size, 16 << 20), 32 << 20) / 2;
 }
 
 }  // namespace
+
+int64_t CoreBytes() {
+  static const int64_t bytes = FindCoreBytes();
+  return bytes;
+}
 
 bool StreamOutput(int64_t bytes) {
   static const int64_t from = StreamFrom();

@@ -10,6 +10,9 @@ namespace cpu {
 // Work that is read a second time is cut to this much: half of the L2 cache of a server's core.
 constexpr int64_t kCoreBytes = 512 << 10;
 
+// The same by the machine's L2 cache.
+int64_t CoreBytes();
+
 // Work that all threads share and read a second time: what is left of a last-level cache that is
 // shared with others.
 constexpr int64_t kSharedBytes = 8 << 20;

@@ -1,5 +1,5 @@
-// Columns: tiles of some rows by some columns that stay in a core's cache. Each step takes four
-// rows (two in the gradient), so that the sums of a column go to memory once for them.
+// Columns: tiles of some rows by some columns that stay in a core's cache. Sums take four rows at a
+// time, so that those of a column go to memory once for them.
 #ifndef NV_NORMS_KERNELS_CPU_COLUMNS_INL_H_
 #define NV_NORMS_KERNELS_CPU_COLUMNS_INL_H_
 
@@ -11,104 +11,110 @@ namespace cpu {
 namespace NV_NORMS_TARGET {
 namespace {
 
-// Calls visit(column) for whole vectors, then visit_part(column, count) for the rest of the width.
-template <typename A, typename Visit, typename VisitPart>
-NV_NORMS_INLINE void ForColumns(int64_t width, const Visit& visit, const VisitPart& visit_part) {
+// Calls visit(column, 0) for whole vectors, then visit(column, count) for the rest of the width.
+template <typename A, typename Visit>
+NV_NORMS_INLINE void ForColumns(int64_t width, const Visit& visit) {
   constexpr int64_t lanes = kLanes<A>;
   int64_t c = 0;
-  for (; c + lanes <= width; c += lanes) visit(c);
-  if (c < width) visit_part(c, width - c);
+  for (; c + lanes <= width; c += lanes) visit(c, 0);
+  if (c < width) visit(c, width - c);
 }
 
-// Calls visit(row, rows) with `together` rows at a time, then with one.
-template <int together, typename Visit, typename VisitOne>
-NV_NORMS_INLINE void ForRows(int64_t rows, const Visit& visit, const VisitOne& visit_one) {
+// A whole vector if part is 0, else its first `part` lanes and zeros.
+template <typename T>
+NV_NORMS_INLINE Vec<ComputedIn<T>> LoadAt(const T* from, int64_t part) {
+  return part == 0 ? Load(from) : LoadPart(from, part, ComputedIn<T>(0));
+}
+
+// Calls visit(rows, row) with four rows at a time, then with one; rows: a type with the constant.
+template <typename Visit>
+NV_NORMS_INLINE void ForRows(int64_t rows, const Visit& visit) {
   int64_t r = 0;
-  for (; r + together <= rows; r += together) visit(r);
-  for (; r < rows; ++r) visit_one(r);
+  for (; r + 4 <= rows; r += 4) visit(std::integral_constant<int, 4>(), r);
+  for (; r < rows; ++r) visit(std::integral_constant<int, 1>(), r);
 }
 
-template <int rows, typename T>
-NV_NORMS_INLINE void AddRowsShifted(const T* x, int64_t step, int64_t width,
-                                    const ComputedIn<T>* shift, ComputedIn<T>* sum) {
+// sum += x - shift.
+template <typename T>
+NV_NORMS_INLINE void AddShifted(const ColumnTile<T>& tile, const ComputedIn<T>* shift,
+                                ComputedIn<T>* sum) {
   using A = ComputedIn<T>;
-  const auto add = [&](int64_t c, int64_t part) __attribute__((always_inline)) {
-    const Vec<A> s = Load(shift + c);
-    Vec<A> total = Load(sum + c);
-    Vec<A> rows_sum{};
+  ForRows(tile.rows, [&](auto rows, int64_t row) __attribute__((always_inline)) {
+    constexpr int together = decltype(rows)::value;
+    ForColumns<A>(tile.width, [&](int64_t c, int64_t part) __attribute__((always_inline)) {
+      const Vec<A> s = Load(shift + c);
+      Vec<A> total{};
 #pragma GCC unroll 4
-    for (int r = 0; r < rows; ++r) {
-      const T* at = x + r * step + c;
-      rows_sum += (part == 0 ? Load(at) : LoadPart(at, part, A(0))) - s;
-    }
-    Store(total + rows_sum, sum + c);
-  };
-  ForColumns<A>(
-      width, [&](int64_t c) __attribute__((always_inline)) { add(c, 0); },
-      [&](int64_t c, int64_t part) __attribute__((always_inline)) { add(c, part); });
+      for (int r = 0; r < together; ++r)
+        total += LoadAt(tile.x + (row + r) * tile.step + c, part) - s;
+      Store(Load(sum + c) + total, sum + c);
+    });
+  });
 }
 
-template <int rows, typename T>
-NV_NORMS_INLINE void AddRowsMoments(const T* x, int64_t step, int64_t width,
-                                    const ComputedIn<T>* shift, ComputedIn<T>* sum,
-                                    ComputedIn<T>* squares) {
+// With e = x - shift: sum += e, squares += e * e.
+template <typename T>
+NV_NORMS_INLINE void AddMoments(const ColumnTile<T>& tile, const ComputedIn<T>* shift,
+                                ComputedIn<T>* sum, ComputedIn<T>* squares) {
   using A = ComputedIn<T>;
-  const auto add = [&](int64_t c, int64_t part) __attribute__((always_inline)) {
-    const Vec<A> s = Load(shift + c);
-    Vec<A> first{};
-    Vec<A> second{};
+  ForRows(tile.rows, [&](auto rows, int64_t row) __attribute__((always_inline)) {
+    constexpr int together = decltype(rows)::value;
+    ForColumns<A>(tile.width, [&](int64_t c, int64_t part) __attribute__((always_inline)) {
+      const Vec<A> s = Load(shift + c);
+      Vec<A> first{};
+      Vec<A> second{};
 #pragma GCC unroll 4
-    for (int r = 0; r < rows; ++r) {
-      const T* at = x + r * step + c;
-      const Vec<A> e = (part == 0 ? Load(at) : LoadPart(at, part, A(0))) - s;
-      first += e;
-      second += e * e;
-    }
-    Store(Load(sum + c) + first, sum + c);
-    Store(Load(squares + c) + second, squares + c);
-  };
-  ForColumns<A>(
-      width, [&](int64_t c) __attribute__((always_inline)) { add(c, 0); },
-      [&](int64_t c, int64_t part) __attribute__((always_inline)) { add(c, part); });
+      for (int r = 0; r < together; ++r) {
+        const Vec<A> e = LoadAt(tile.x + (row + r) * tile.step + c, part) - s;
+        first += e;
+        second += e * e;
+      }
+      Store(Load(sum + c) + first, sum + c);
+      Store(Load(squares + c) + second, squares + c);
+    });
+  });
 }
 
+// The sums about a number lose no more than a bit if that is closer to each column's mean than its
+// deviation. The mean of some of the rows nearly always is; where not, the sums are taken once more
+// about the mean that they gave.
 template <typename T>
 void TileMoments(Formula formula, const ColumnTile<T>& tile, ComputedIn<T>* scratch, double* mean,
                  double* m2) {
   using A = ComputedIn<T>;
+  constexpr int64_t kSampled = 16;
   const int64_t padded = Padded(tile.width);
   A* shift = scratch;
   A* sum = scratch + padded;
   A* squares = scratch + 2 * padded;
-  const double rows = static_cast<double>(tile.rows);
-  const double inverse = 1.0 / rows;
+  const double inverse = 1.0 / static_cast<double>(tile.rows);
   std::memset(scratch, 0, 3 * padded * sizeof(A));
   const bool center = formula != Formula::kRms;
   if (center) {
-    ForColumns<A>(
-        tile.width,
-        [&](int64_t c) __attribute__((always_inline)) { Store(Load(tile.x + c), shift + c); },
-        [&](int64_t c, int64_t part)
-            __attribute__((always_inline)) { Store(LoadPart(tile.x + c, part, A(0)), shift + c); });
-    ForRows<4>(
-        tile.rows,
-        [&](int64_t r) __attribute__((always_inline)) {
-          AddRowsShifted<4>(tile.x + r * tile.step, tile.step, tile.width, shift, sum);
-        },
-        [&](int64_t r) __attribute__((always_inline)) {
-          AddRowsShifted<1>(tile.x + r * tile.step, tile.step, tile.width, shift, sum);
-        });
-    for (int64_t c = 0; c < padded; ++c) shift[c] += static_cast<A>(sum[c] * inverse);
+    ForColumns<A>(tile.width, [&](int64_t c, int64_t part) __attribute__((always_inline)) {
+      Store(LoadAt(tile.x + c, part), shift + c);
+    });
+    // Spread over the tile, since neighbours are often alike.
+    ColumnTile<T> some = tile;
+    some.rows = tile.rows < kSampled ? tile.rows : kSampled;
+    some.step = tile.rows / some.rows * tile.step;
+    AddShifted(some, shift, sum);
+    const A part = static_cast<A>(1.0 / static_cast<double>(some.rows));
+    for (int64_t c = 0; c < padded; ++c) shift[c] += sum[c] * part;
     std::memset(sum, 0, padded * sizeof(A));
   }
-  ForRows<4>(
-      tile.rows,
-      [&](int64_t r) __attribute__((always_inline)) {
-        AddRowsMoments<4>(tile.x + r * tile.step, tile.step, tile.width, shift, sum, squares);
-      },
-      [&](int64_t r) __attribute__((always_inline)) {
-        AddRowsMoments<1>(tile.x + r * tile.step, tile.step, tile.width, shift, sum, squares);
-      });
+  AddMoments(tile, shift, sum, squares);
+  if (center) {
+    int far = 0;
+    for (int64_t c = 0; c < padded; ++c) {
+      far |= 2 * sum[c] * (sum[c] * static_cast<A>(inverse)) > squares[c];
+    }
+    if (far != 0) {
+      for (int64_t c = 0; c < padded; ++c) shift[c] += static_cast<A>(sum[c] * inverse);
+      std::memset(sum, 0, 2 * padded * sizeof(A));
+      AddMoments(tile, shift, sum, squares);
+    }
+  }
   for (int64_t c = 0; c < tile.width; ++c) {
     const double low = center ? sum[c] * inverse : 0.0;
     const double left = squares[c] - sum[c] * low;
@@ -117,27 +123,32 @@ void TileMoments(Formula formula, const ColumnTile<T>& tile, ComputedIn<T>* scra
   }
 }
 
+// Stores value(column, part), as in ForColumns, for each column of a row of `width`.
+template <bool stream, typename T, typename Ahead, typename Value>
+NV_NORMS_INLINE void StoreColumns(T* to, int64_t width, const Ahead& ahead, const Value& value) {
+  StoreAll<stream>(
+      to, width, ahead, [&](int64_t c) __attribute__((always_inline)) { return value(c, 0); },
+      [&](int64_t c, int64_t part) __attribute__((always_inline)) { return value(c, part); });
+}
+
 template <bool stream, bool by_row, typename T>
 NV_NORMS_INLINE void TileNormalizeAs(const ColumnTile<T>& tile,
-                                     const ColumnScaling<ComputedIn<T>>& scaling, T* y) {
+                                     const ColumnScaling<ComputedIn<T>>& scaling, T* y,
+                                     int64_t y_step) {
   using A = ComputedIn<T>;
   const ColumnScaling<A> s = scaling;
   for (int64_t r = 0; r < tile.rows; ++r) {
     const T* x = tile.x + r * tile.step;
     const A gamma = by_row ? s.row_gamma[r] : A(1);
     const A beta = by_row ? s.row_beta[r] : A(0);
-    StoreAll<stream>(
-        y + r * tile.step, tile.width, x + tile.step,
-        [&](int64_t c) __attribute__((always_inline)) {
-          const Vec<A> xhat =
-              ((Load(x + c) - Load(s.high + c)) - Load(s.low + c)) * Load(s.slope + c);
-          return by_row ? xhat * gamma + beta : xhat + Load(s.beta + c);
-        },
-        [&](int64_t c, int64_t n) __attribute__((always_inline)) {
-          const Vec<A> xhat = ((LoadPart(x + c, n, A(0)) - LoadPart(s.high + c, n, A(0))) -
-                               LoadPart(s.low + c, n, A(0))) *
-                              LoadPart(s.slope + c, n, A(0));
-          return by_row ? xhat * gamma + beta : xhat + LoadPart(s.beta + c, n, A(0));
+    StoreColumns<stream>(
+        y + r * y_step, tile.width,
+        [&](int64_t c) __attribute__((always_inline)) { Prefetch(x + tile.next + c); },
+        [&](int64_t c, int64_t part) __attribute__((always_inline)) {
+          const Vec<A> e =
+              (LoadAt(x + c, part) - LoadAt(s.high + c, part)) - LoadAt(s.low + c, part);
+          const Vec<A> xhat = e * LoadAt(s.slope + c, part);
+          return by_row ? xhat * gamma + beta : xhat + LoadAt(s.beta + c, part);
         });
   }
   if (stream) FinishStreams();
@@ -145,46 +156,15 @@ NV_NORMS_INLINE void TileNormalizeAs(const ColumnTile<T>& tile,
 
 template <typename T>
 void TileNormalize(const ColumnTile<T>& tile, const ColumnScaling<ComputedIn<T>>& scaling,
-                   bool stream, T* y) {
+                   bool stream, T* y, int64_t y_step) {
   const bool by_row = scaling.row_gamma != nullptr;
   if (stream) {
-    by_row ? TileNormalizeAs<true, true>(tile, scaling, y)
-           : TileNormalizeAs<true, false>(tile, scaling, y);
+    by_row ? TileNormalizeAs<true, true>(tile, scaling, y, y_step)
+           : TileNormalizeAs<true, false>(tile, scaling, y, y_step);
   } else {
-    by_row ? TileNormalizeAs<false, true>(tile, scaling, y)
-           : TileNormalizeAs<false, false>(tile, scaling, y);
+    by_row ? TileNormalizeAs<false, true>(tile, scaling, y, y_step)
+           : TileNormalizeAs<false, false>(tile, scaling, y, y_step);
   }
-}
-
-template <int rows, typename T>
-NV_NORMS_INLINE void AddRowsGradientSums(const T* x, const T* dy, int64_t step, int64_t width,
-                                         const ComputedIn<T>* about, const ComputedIn<T>* row_gamma,
-                                         ComputedIn<T>* e_sum, ComputedIn<T>* w_sum,
-                                         ComputedIn<T>* we_sum) {
-  using A = ComputedIn<T>;
-  const auto add = [&](int64_t c, int64_t part) __attribute__((always_inline)) {
-    const Vec<A> s = part == 0 ? Load(about + c) : LoadPart(about + c, part, A(0));
-    Vec<A> e_rows{};
-    Vec<A> w_rows{};
-    Vec<A> we_rows{};
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; ++r) {
-      const T* x_at = x + r * step + c;
-      const T* dy_at = dy + r * step + c;
-      const Vec<A> e = (part == 0 ? Load(x_at) : LoadPart(x_at, part, A(0))) - s;
-      Vec<A> w = part == 0 ? Load(dy_at) : LoadPart(dy_at, part, A(0));
-      if (row_gamma != nullptr) w = w * row_gamma[r];
-      e_rows += e;
-      w_rows += w;
-      we_rows += w * e;
-    }
-    Store(Load(e_sum + c) + e_rows, e_sum + c);
-    Store(Load(w_sum + c) + w_rows, w_sum + c);
-    Store(Load(we_sum + c) + we_rows, we_sum + c);
-  };
-  ForColumns<A>(
-      width, [&](int64_t c) __attribute__((always_inline)) { add(c, 0); },
-      [&](int64_t c, int64_t part) __attribute__((always_inline)) { add(c, part); });
 }
 
 template <typename T>
@@ -192,49 +172,81 @@ void TileGradientSums(const ColumnTile<T>& tile, const T* dy, const ComputedIn<T
                       const ComputedIn<T>* row_gamma, ComputedIn<T>* scratch, double* sums) {
   using A = ComputedIn<T>;
   const int64_t padded = Padded(tile.width);
-  A* e = scratch;
-  A* w = scratch + padded;
-  A* we = scratch + 2 * padded;
+  A* e_sum = scratch;
+  A* w_sum = scratch + padded;
+  A* we_sum = scratch + 2 * padded;
   std::memset(scratch, 0, 3 * padded * sizeof(A));
-  const auto add = [&](auto rows, int64_t r) __attribute__((always_inline)) {
-    AddRowsGradientSums<decltype(rows)::value>(
-        tile.x + r * tile.step, dy + r * tile.step, tile.step, tile.width, about,
-        row_gamma == nullptr ? nullptr : row_gamma + r, e, w, we);
-  };
-  ForRows<4>(
-      tile.rows,
-      [&](int64_t r) __attribute__((always_inline)) { add(std::integral_constant<int, 4>(), r); },
-      [&](int64_t r) __attribute__((always_inline)) { add(std::integral_constant<int, 1>(), r); });
+  ForRows(tile.rows, [&](auto rows, int64_t row) __attribute__((always_inline)) {
+    constexpr int together = decltype(rows)::value;
+    ForColumns<A>(tile.width, [&](int64_t c, int64_t part) __attribute__((always_inline)) {
+      const Vec<A> s = LoadAt(about + c, part);
+      Vec<A> e_rows{};
+      Vec<A> w_rows{};
+      Vec<A> we_rows{};
+#pragma GCC unroll 4
+      for (int r = 0; r < together; ++r) {
+        const int64_t at = (row + r) * tile.step + c;
+        const Vec<A> e = LoadAt(tile.x + at, part) - s;
+        Vec<A> w = LoadAt(dy + at, part);
+        if (row_gamma != nullptr) w = w * row_gamma[row + r];
+        e_rows += e;
+        w_rows += w;
+        we_rows += w * e;
+      }
+      Store(Load(e_sum + c) + e_rows, e_sum + c);
+      Store(Load(w_sum + c) + w_rows, w_sum + c);
+      Store(Load(we_sum + c) + we_rows, we_sum + c);
+    });
+  });
   for (int64_t c = 0; c < tile.width; ++c) {
-    sums[c] = e[c];
-    sums[tile.width + c] = w[c];
-    sums[2 * tile.width + c] = we[c];
+    sums[c] = e_sum[c];
+    sums[tile.width + c] = w_sum[c];
+    sums[2 * tile.width + c] = we_sum[c];
   }
+}
+
+// A row's part of its parameters' gradients. Apart from the row's output, where the lanes that
+// columns go to depend on its address.
+template <typename T>
+NV_NORMS_INLINE void AddRowParams(const T* x, const T* dy, int64_t width,
+                                  const ColumnGradient<ComputedIn<T>>& g, int64_t row) {
+  using A = ComputedIn<T>;
+  Vec<A> dgamma{};
+  Vec<A> dbeta{};
+  ForColumns<A>(width, [&](int64_t c, int64_t part) __attribute__((always_inline)) {
+    const Vec<A> d = LoadAt(dy + c, part);
+    const Vec<A> e = (LoadAt(x + c, part) - LoadAt(g.high + c, part)) - LoadAt(g.low + c, part);
+    dgamma += d * (e * LoadAt(g.rstd + c, part) + LoadAt(g.xhat_offset + c, part));
+    dbeta += d;
+  });
+  g.row_dgamma[row] += SumLanes(dgamma);
+  if (g.row_dbeta != nullptr) g.row_dbeta[row] += SumLanes(dbeta);
 }
 
 template <bool stream, bool by_row, typename T>
 NV_NORMS_INLINE void TileInputGradientAs(const ColumnTile<T>& tile, const T* dy_tile,
-                                         const ColumnGradient<ComputedIn<T>>& gradient, T* dx) {
+                                         const ColumnGradient<ComputedIn<T>>& gradient, T* dx,
+                                         int64_t dx_step) {
   using A = ComputedIn<T>;
   const ColumnGradient<A> g = gradient;
   for (int64_t r = 0; r < tile.rows; ++r) {
     const T* x = tile.x + r * tile.step;
     const T* dy = dy_tile + r * tile.step;
     const A row_gamma = by_row ? g.row_gamma[r] : A(1);
-    StoreAll<stream>(
-        dx + r * tile.step, tile.width, x + tile.step,
+    if (by_row && g.row_dgamma != nullptr) AddRowParams(x, dy, tile.width, g, r);
+    StoreColumns<stream>(
+        dx + r * dx_step, tile.width,
         [&](int64_t c) __attribute__((always_inline)) {
-          const Vec<A> w = by_row ? Load(dy + c) * row_gamma : Load(dy + c) * Load(g.gamma + c);
-          const Vec<A> e = (Load(x + c) - Load(g.high + c)) - Load(g.low + c);
-          return ((w - Load(g.w_mean + c)) - e * Load(g.slope + c)) * Load(g.rstd + c);
+          Prefetch(x + tile.next + c);
+          Prefetch(dy + tile.next + c);
         },
-        [&](int64_t c, int64_t n) __attribute__((always_inline)) {
-          const Vec<A> d = LoadPart(dy + c, n, A(0));
-          const Vec<A> w = by_row ? d * row_gamma : d * LoadPart(g.gamma + c, n, A(0));
-          const Vec<A> e = (LoadPart(x + c, n, A(0)) - LoadPart(g.high + c, n, A(0))) -
-                           LoadPart(g.low + c, n, A(0));
-          return ((w - LoadPart(g.w_mean + c, n, A(0))) - e * LoadPart(g.slope + c, n, A(0))) *
-                 LoadPart(g.rstd + c, n, A(0));
+        [&](int64_t c, int64_t part) __attribute__((always_inline)) {
+          const Vec<A> d = LoadAt(dy + c, part);
+          const Vec<A> e =
+              (LoadAt(x + c, part) - LoadAt(g.high + c, part)) - LoadAt(g.low + c, part);
+          const Vec<A> rstd = LoadAt(g.rstd + c, part);
+          const Vec<A> w = by_row ? d * row_gamma : d * LoadAt(g.gamma + c, part);
+          return ((w - LoadAt(g.w_mean + c, part)) - e * LoadAt(g.slope + c, part)) * rstd;
         });
   }
   if (stream) FinishStreams();
@@ -242,48 +254,16 @@ NV_NORMS_INLINE void TileInputGradientAs(const ColumnTile<T>& tile, const T* dy_
 
 template <typename T>
 void TileInputGradient(const ColumnTile<T>& tile, const T* dy,
-                       const ColumnGradient<ComputedIn<T>>& gradient, bool stream, T* dx) {
+                       const ColumnGradient<ComputedIn<T>>& gradient, bool stream, T* dx,
+                       int64_t dx_step) {
   const bool by_row = gradient.row_gamma != nullptr;
   if (stream) {
-    by_row ? TileInputGradientAs<true, true>(tile, dy, gradient, dx)
-           : TileInputGradientAs<true, false>(tile, dy, gradient, dx);
+    by_row ? TileInputGradientAs<true, true>(tile, dy, gradient, dx, dx_step)
+           : TileInputGradientAs<true, false>(tile, dy, gradient, dx, dx_step);
   } else {
-    by_row ? TileInputGradientAs<false, true>(tile, dy, gradient, dx)
-           : TileInputGradientAs<false, false>(tile, dy, gradient, dx);
+    by_row ? TileInputGradientAs<false, true>(tile, dy, gradient, dx, dx_step)
+           : TileInputGradientAs<false, false>(tile, dy, gradient, dx, dx_step);
   }
-}
-
-template <typename T>
-void RowParamGradients(const T* x, const T* dy, int64_t width,
-                       const ColumnGradient<ComputedIn<T>>& gradient, double* dgamma,
-                       double* dbeta) {
-  using A = ComputedIn<T>;
-  const ColumnGradient<A>& g = gradient;
-  Vec<double> dgamma_sum{};
-  Vec<double> dbeta_sum{};
-  constexpr int64_t block = 16 * kLanes<A>;
-  for (int64_t begin = 0; begin < width; begin += block) {
-    const int64_t count = width - begin < block ? width - begin : block;
-    Vec<A> dg{};
-    Vec<A> db{};
-    const auto add = [&](int64_t at, int64_t n) __attribute__((always_inline)) {
-      const int64_t c = begin + at;
-      const auto load = [&](auto* from) __attribute__((always_inline)) {
-        return n == 0 ? Load(from + c) : LoadPart(from + c, n, A(0));
-      };
-      const Vec<A> d = load(dy);
-      const Vec<A> e = (load(x) - load(g.high)) - load(g.low);
-      dg += d * (e * load(g.rstd) + load(g.xhat_offset));
-      db += d;
-    };
-    ForColumns<A>(
-        count, [&](int64_t c) __attribute__((always_inline)) { add(c, 0); },
-        [&](int64_t c, int64_t part) __attribute__((always_inline)) { add(c, part); });
-    dgamma_sum += ToDouble(dg);
-    dbeta_sum += ToDouble(db);
-  }
-  *dgamma += SumLanes(dgamma_sum);
-  *dbeta += SumLanes(dbeta_sum);
 }
 
 }  // namespace

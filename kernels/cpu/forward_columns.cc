@@ -21,7 +21,7 @@ class Columns {
         buffers_(buffers),
         layout_(problem.geometry.columns),
         channels_(layout_.channels()),
-        cut_(layout_, sizeof(T)),
+        cut_(layout_, sizeof(T), sizeof(T)),
         x_(problem.x, buffers.x),
         y_(problem.y, buffers.y) {
     const Params<A> gamma(problem.param, buffers.gamma, problem.geometry.params);
@@ -40,10 +40,17 @@ class Columns {
 
   void Run(const ParallelFor& parallel_for) const {
     if (cut_.alone()) {
-      parallel_for(layout_.n, layout_.s * channels_, [&](int64_t begin, int64_t end) {
-        Wave wave(*this, 1);
-        for (int64_t n = begin; n < end; ++n) wave.Run(n, 1, Serially);
-      });
+      const int64_t strips = cut_.strips();
+      parallel_for(layout_.n * strips, layout_.s * channels_ / strips,
+                   [&](int64_t begin, int64_t end) {
+                     Wave wave(*this, 1);
+                     Task task(*this);
+                     for (int64_t i = begin; i < end; ++i) {
+                       const int64_t next = std::min(i + 1, end - 1);
+                       wave.RunStrip(i / strips, i % strips,
+                                     cut_.StripAt(next / strips, next % strips).offset, &task);
+                     }
+                   });
       return;
     }
     Wave wave(*this, cut_.wave());
@@ -55,7 +62,16 @@ class Columns {
  private:
   bool by_row() const { return layout_.s_stride != 0; }
 
-  // The samples of one wave.
+  // What a thread has of its own.
+  struct Task {
+    explicit Task(const Columns& of) : x(of.x_), y(of.y_), scratch(3 * Padded(of.cut_.width())) {}
+    Reader<T> x;
+    Writer<T> y;
+    std::vector<A> scratch;
+    const T* strip = nullptr;  // all rows of one, where strips are packed
+  };
+
+  // The samples of one wave, or a strip of one.
   class Wave {
    public:
     Wave(const Columns& of, int64_t samples)
@@ -70,25 +86,39 @@ class Columns {
     void Run(int64_t first, int64_t samples, const ParallelFor& parallel_for) {
       const int64_t tiles = samples * cut_.tiles_of_sample();
       parallel_for(tiles, cut_.elements_of_tile(), [&](int64_t begin, int64_t end) {
-        Reader<T> x = of_.x_;
-        std::vector<A> scratch(3 * Padded(cut_.width()));
-        for (int64_t i = begin; i < end; ++i) SumTile(cut_.At(first, i), &x, scratch.data());
+        Task task(of_);
+        for (int64_t i = begin; i < end; ++i) SumTile(cut_.At(first, i), &task);
       });
       const int64_t groups = of_.layout_.groups;
       parallel_for(samples * groups, 2 * of_.layout_.depth * cut_.slabs() * cut_.copies(),
                    [&](int64_t begin, int64_t end) {
-                     while (begin < end) {
-                       const int64_t n = begin / groups;
-                       const int64_t stop = std::min(end, (n + 1) * groups);
-                       FinishGroups(first, n, begin - n * groups, stop - n * groups);
-                       begin = stop;
-                     }
+                     ForSamples(groups, begin, end, [&](int64_t n, int64_t from, int64_t to) {
+                       FinishGroups(first, n, from, to);
+                     });
                    });
       parallel_for(tiles, cut_.elements_of_tile(), [&](int64_t begin, int64_t end) {
-        Reader<T> x = of_.x_;
-        Writer<T> y = of_.y_;
-        for (int64_t i = begin; i < end; ++i) NormalizeTile(cut_.At(first, tiles - 1 - i), &x, &y);
+        Task task(of_);
+        for (int64_t i = begin; i < end; ++i) {
+          NormalizeTile(cut_.At(first, tiles - 1 - i), 0, &task);
+        }
       });
+    }
+
+    // next: where the strip begins that comes after this one.
+    void RunStrip(int64_t n, int64_t strip, int64_t next, Task* task) {
+      const Tile first = cut_.StripAt(n, strip);
+      if (cut_.packed()) {
+        int64_t step;
+        task->strip =
+            task->x.GetTile(first.offset, of_.layout_.s, first.width, cut_.columns(), true, &step);
+      }
+      for (int64_t slab = 0; slab < cut_.slabs(); ++slab) {
+        SumTile(cut_.At(n, 0, slab, strip), task);
+      }
+      FinishGroups(n, 0, cut_.FirstGroup(first), cut_.LastGroup(first));
+      for (int64_t slab = 0; slab < cut_.slabs(); ++slab) {
+        NormalizeTile(cut_.At(n, 0, slab, strip), cut_.Ahead(slab, next - first.offset), task);
+      }
     }
 
    private:
@@ -96,16 +126,21 @@ class Columns {
       return (tile.n * cut_.slabs() + tile.slab) * cut_.columns() + tile.column;
     }
 
-    ColumnTile<T> Read(const Tile& tile, Reader<T>* reader) const {
+    ColumnTile<T> Read(const Tile& tile, Task* task) const {
       ColumnTile<T> out;
       out.rows = tile.rows;
       out.width = tile.width;
-      out.x = reader->GetTile(tile.offset, tile.rows, tile.width, cut_.columns(), false, &out.step);
+      if (task->strip != nullptr) {
+        out.x = task->strip + tile.s * tile.width;
+        out.step = tile.width;
+        return out;
+      }
+      out.x = task->x.GetTile(tile.offset, tile.rows, tile.width, cut_.columns(), false, &out.step);
       return out;
     }
 
-    void SumTile(const Tile& tile, Reader<T>* reader, A* scratch) {
-      KernelsFor<T>().tile_moments(of_.problem_.formula, Read(tile, reader), scratch,
+    void SumTile(const Tile& tile, Task* task) {
+      KernelsFor<T>().tile_moments(of_.problem_.formula, Read(tile, task), task->scratch.data(),
                                    &mean_[At(tile)], &m2_[At(tile)]);
     }
 
@@ -173,8 +208,9 @@ class Columns {
       }
     }
 
-    void NormalizeTile(const Tile& tile, Reader<T>* reader, Writer<T>* writer) {
-      const ColumnTile<T> x = Read(tile, reader);
+    void NormalizeTile(const Tile& tile, int64_t next, Task* task) {
+      ColumnTile<T> x = Read(tile, task);
+      x.next = task->x.in_place() ? next : 0;
       const int64_t at = tile.n * cut_.columns() + tile.column;
       ColumnScaling<A> scaling;
       scaling.high = &high_[at];
@@ -186,30 +222,10 @@ class Columns {
       } else {
         scaling.beta = &of_.columns_beta_[tile.column];
       }
-      if (writer->in_place() == reader->in_place()) {
-        T* y = writer->Room(tile.offset, tile.rows * tile.width);
-        KernelsFor<T>().tile_normalize(x, scaling, of_.stream_, y);
-      } else {
-        NormalizeApart(x, scaling, tile, writer);
-      }
-      writer->CommitTile(tile.offset, tile.rows, tile.width, cut_.columns());
-    }
-
-    // One of x and y goes through a buffer, so their rows are not the same distance apart.
-    void NormalizeApart(const ColumnTile<T>& x, ColumnScaling<A> scaling, const Tile& tile,
-                        Writer<T>* writer) {
-      T* y = writer->Room(tile.offset, tile.rows * tile.width);
-      const int64_t y_step = writer->in_place() ? cut_.columns() : tile.width;
-      ColumnTile<T> row = x;
-      row.rows = 1;
-      for (int64_t r = 0; r < tile.rows; ++r) {
-        row.x = x.x + r * x.step;
-        KernelsFor<T>().tile_normalize(row, scaling, of_.stream_, y + r * y_step);
-        if (of_.by_row()) {
-          ++scaling.row_gamma;
-          ++scaling.row_beta;
-        }
-      }
+      T* y = task->y.Room(tile.offset, tile.rows * tile.width);
+      KernelsFor<T>().tile_normalize(x, scaling, of_.stream_, y,
+                                     task->y.in_place() ? cut_.columns() : tile.width);
+      task->y.CommitTile(tile.offset, tile.rows, tile.width, cut_.columns());
     }
 
     const Columns& of_;

@@ -52,13 +52,15 @@ struct RowBackward {
   bool stream = false;
 };
 
-// `rows` rows of `width` columns, `step` elements apart.
+// `rows` rows of `width` columns, `step` elements apart. next: how far from x (and dy) the elements
+// lie that should come to the core's cache while an output is stored past it.
 template <typename T>
 struct ColumnTile {
   const T* x = nullptr;
   int64_t rows = 0;
   int64_t width = 0;
   int64_t step = 0;
+  int64_t next = 0;
 };
 
 // y = ((x - high) - low) * slope + beta, each of a column; where row_gamma is not null
@@ -74,7 +76,8 @@ struct ColumnScaling {
 };
 
 // dx = rstd * (dy * gamma - w_mean - ((x - high) - low) * slope), with row_gamma[row] for gamma
-// where that is not null; xhat = ((x - high) - low) * rstd + xhat_offset.
+// where that is not null; xhat = ((x - high) - low) * rstd + xhat_offset. row_dgamma[row] +=
+// sum(dy * xhat) and row_dbeta[row] += sum(dy) where they are not null.
 template <typename A>
 struct ColumnGradient {
   const A* high = nullptr;
@@ -85,6 +88,8 @@ struct ColumnGradient {
   const A* slope = nullptr;
   const A* xhat_offset = nullptr;
   const A* row_gamma = nullptr;
+  double* row_dgamma = nullptr;
+  double* row_dbeta = nullptr;
 };
 
 // Room for sums of `width` columns, for the widest vectors.
@@ -117,19 +122,16 @@ struct Kernels {
   // Of each column. scratch: 3 * Padded(width) numbers. kRms: mean is 0, m2 the sum of squares.
   void (*tile_moments)(Formula formula, const ColumnTile<T>& tile, A* scratch, double* mean,
                        double* m2);
-  // y has the tile's step.
   void (*tile_normalize)(const ColumnTile<T>& tile, const ColumnScaling<A>& scaling, bool stream,
-                         T* y);
+                         T* y, int64_t y_step);
   // Of each column, with e = x - about, w = dy * row_gamma (dy where that is null): sums[0] =
   // sum(e), sums[width] = sum(w), sums[2 * width] = sum(w * e). scratch: 3 * Padded(width) numbers.
   void (*tile_gradient_sums)(const ColumnTile<T>& tile, const T* dy, const A* about,
                              const A* row_gamma, A* scratch, double* sums);
-  // dy and dx have the tile's step.
+  // dy has the tile's step; dx_step = 0: nobody wants dx.
   void (*tile_input_gradient)(const ColumnTile<T>& tile, const T* dy,
-                              const ColumnGradient<A>& gradient, bool stream, T* dx);
-  // *dgamma += sum(dy * xhat), *dbeta += sum(dy) over one row.
-  void (*row_param_gradients)(const T* x, const T* dy, int64_t width,
-                              const ColumnGradient<A>& gradient, double* dgamma, double* dbeta);
+                              const ColumnGradient<A>& gradient, bool stream, T* dx,
+                              int64_t dx_step);
 
   void (*load)(const T* from, int64_t count, A* to);
   void (*store)(const A* from, int64_t count, T* to);

@@ -161,7 +161,7 @@ void BackwardScalar(const GradientTerms<ComputedIn<T>>& terms, const T* x, const
     return ((d * gamma - terms.w_mean) - e * terms.slope) * terms.rstd;
   };
   StoreAll<stream>(
-      dx, count, x + count,
+      dx, count, PrefetchHalf<T>{x + count, count},
       [&](int64_t i) __attribute__((always_inline)) { return gradient(Load(dy + i), Load(x + i)); },
       [&](int64_t i, int64_t rest) __attribute__((always_inline)) {
         return gradient(LoadPart(dy + i, rest, A(0)), LoadPart(x + i, rest, A(0)));

@@ -53,6 +53,13 @@ NV_NORMS_INLINE void PrefetchQuarter(const T* next, int64_t i) {
 }
 
 template <typename T>
+struct PrefetchHalf {
+  const T* next;
+  int64_t count;
+  NV_NORMS_INLINE void operator()(int64_t i) const { Prefetch(next + count / 2 + i / 2); }
+};
+
+template <typename T>
 NV_NORMS_INLINE double SumShifted(const T* x, int64_t count, ComputedIn<T> shift, const T* next) {
   using A = ComputedIn<T>;
   const Vec<A> s = Splat(shift);
@@ -151,8 +158,9 @@ NV_NORMS_INLINE void ForStores(const T* to, int64_t count, const Visit& visit,
   if (i < count) visit_part(i, count - i);
 }
 
-template <bool stream, typename T, typename Value, typename ValuePart>
-NV_NORMS_INLINE void StoreAll(T* to, int64_t count, const T* next, const Value& value,
+// Calls ahead(index) before each line that is streamed.
+template <bool stream, typename T, typename Ahead, typename Value, typename ValuePart>
+NV_NORMS_INLINE void StoreAll(T* to, int64_t count, const Ahead& ahead, const Value& value,
                               const ValuePart& value_part) {
   constexpr int64_t lanes = kLanes<ComputedIn<T>>;
   constexpr int64_t line = 64 / sizeof(T);
@@ -161,7 +169,7 @@ NV_NORMS_INLINE void StoreAll(T* to, int64_t count, const T* next, const Value& 
       [&](int64_t i, int64_t rest)
           __attribute__((always_inline)) { StorePart(value_part(i, rest), rest, to + i); },
       [&](int64_t i) __attribute__((always_inline)) {
-        Prefetch(next + count / 2 + i / 2);
+        ahead(i);
         for (int64_t j = 0; j < line; j += lanes) Stream(value(i + j), to + i + j);
       });
 }
@@ -175,7 +183,7 @@ NV_NORMS_INLINE void NormalizeBy(const T* x, int64_t count, const Scaling<Comput
   const Vec<A> low = Splat(scaling.low);
   const Vec<A> rstd = Splat(scaling.rstd);
   StoreAll<stream>(
-      y, count, next,
+      y, count, PrefetchHalf<T>{next, count},
       [&](int64_t i) __attribute__((always_inline)) {
         Vec<A> out = ((Load(x + i) - high) - low) * rstd;
         if (with_gamma) out = out * Load(gamma + i);
@@ -202,7 +210,7 @@ NV_NORMS_INLINE void NormalizeScalar(const T* x, int64_t count,
   const Vec<A> g = Splat(gamma);
   const Vec<A> b = Splat(beta);
   StoreAll<stream>(
-      y, count, next,
+      y, count, PrefetchHalf<T>{next, count},
       [&](int64_t i)
           __attribute__((always_inline)) { return ((Load(x + i) - high) - low) * rstd * g + b; },
       [&](int64_t i, int64_t rest) __attribute__((always_inline)) {

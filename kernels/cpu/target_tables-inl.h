@@ -13,20 +13,12 @@ namespace cpu {
 namespace NV_NORMS_TARGET {
 namespace {
 
-template <typename T>
-void LoadRun(const T* from, int64_t count, ComputedIn<T>* to) {
-  using A = ComputedIn<T>;
+template <typename From, typename To>
+void Convert(const From* from, int64_t count, To* to) {
+  using A = ComputedIn<To>;
   StoreAll<false>(
-      to, count, to, [&](int64_t i) __attribute__((always_inline)) { return Load(from + i); },
-      [&](int64_t i, int64_t rest)
-          __attribute__((always_inline)) { return LoadPart(from + i, rest, A(0)); });
-}
-
-template <typename T>
-void StoreRun(const ComputedIn<T>* from, int64_t count, T* to) {
-  using A = ComputedIn<T>;
-  StoreAll<false>(
-      to, count, to, [&](int64_t i) __attribute__((always_inline)) { return Load(from + i); },
+      to, count, [](int64_t) {},
+      [&](int64_t i) __attribute__((always_inline)) { return Load(from + i); },
       [&](int64_t i, int64_t rest)
           __attribute__((always_inline)) { return LoadPart(from + i, rest, A(0)); });
 }
@@ -44,9 +36,8 @@ constexpr Kernels<T> MakeKernels() {
   out.tile_normalize = TileNormalize<T>;
   out.tile_gradient_sums = TileGradientSums<T>;
   out.tile_input_gradient = TileInputGradient<T>;
-  out.row_param_gradients = RowParamGradients<T>;
-  out.load = LoadRun<T>;
-  out.store = StoreRun<T>;
+  out.load = Convert<T, ComputedIn<T>>;
+  out.store = Convert<ComputedIn<T>, T>;
   return out;
 }
 

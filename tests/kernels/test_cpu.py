@@ -171,6 +171,9 @@ def test_unaligned_tensors(case: tuple, dtype: np.dtype, rng: np.random.Generato
         ({"groups": 4, "channels_last": True}, (70, 40, 41, 100)),
         ({"groups": -1, "channels_last": True}, (2, 300, 300, 48)),
         ({"groups": -1, "channels_last": False}, (100, 8, 103, 104)),
+        # strips of channels, where they lie and through a buffer
+        ({"groups": 32, "channels_last": True}, (17, 64, 64, 64)), ({"axis": [1]}, (6, 700, 1024)),
+        ({"groups": 32, "channels_last": True}, (6, 700, 1024)),
     ],
     ids=named,
 )  # fmt: skip
