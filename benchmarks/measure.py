@@ -56,7 +56,9 @@ def machine() -> str:
 
 @functools.cache
 def commit() -> str:
-    """Of the checkout, with a + if it has changes; outside of one what COMMIT says, or ""."""
+    """What COMMIT says, or that of the checkout, with a + if it has changes; "" outside of one."""
+    if os.environ.get("COMMIT"):
+        return os.environ["COMMIT"]
     git = ["git", "-C", str(ROOT)]
     try:
         name = subprocess.check_output([*git, "rev-parse", "--short", "HEAD"], text=True).strip()
@@ -64,7 +66,7 @@ def commit() -> str:
             [*git, "status", "--porcelain", "--untracked-files=no"], text=True
         )
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("COMMIT", "")
+        return ""
     return name + ("+" if changed else "")
 
 

@@ -58,8 +58,8 @@ part() {
         benchmark instance_norm benchmark_instance_norm --layouts $layout ${quick:+--divide 16}
       done ;;
     dense_layers)
-      benchmark dense_layers benchmark_dense_layers --batches --units ${quick:+32}
-      benchmark dense_layers benchmark_dense_layers --units --batches ${quick:+16} ;;
+      benchmark dense_layers benchmark_dense_layers --batches ${quick:+--units 32} # no batches, the default units
+      benchmark dense_layers benchmark_dense_layers --units ${quick:+--batches 16} ;;
     keras_layers) benchmark keras_layers benchmark_keras_layers ${quick:+--batch 2 --size 16} ;;
     models)
       for model in bert convnext unet3d diffusion; do
