@@ -102,6 +102,8 @@ def markdown(view: View, where: str, table: Table) -> str:
 
 
 def _short(value: str) -> str:
+    if value.isdigit():
+        return value
     try:
         number = float(value)
     except ValueError:

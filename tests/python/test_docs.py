@@ -86,12 +86,8 @@ def test_figures_of_the_readme_are_those_of_the_results() -> None:
         known = set(re.findall(r"\d+\.\d+", "".join((ROOT / link).read_text() for link in links)))
         for line in part.splitlines():
             numbers = re.findall(r"\d+\.\d+", line) if line.startswith("|") else []
-            ratios = {
-                f"{float(a) / float(b):.2f}"
-                for a in numbers
-                for b in numbers
-                if a != b and float(b)
-            }
+            values = [float(value) for value in re.findall(r"\d+(?:\.\d+)?", line)]
+            ratios = {f"{a / b:.2f}" for a in values for b in values if a != b and b}
             checked += len(numbers)
             unknown += [(number, line) for number in numbers if number not in known | ratios]
     assert not unknown
