@@ -97,6 +97,8 @@ def alone() -> Iterator[None]:
         yield
     finally:
         if lock:
+            fcntl.flock(int(lock), fcntl.LOCK_UN)
+            time.sleep(0.2)  # those that wait to be timed go before what is built next
             fcntl.flock(int(lock), fcntl.LOCK_SH)
 
 
