@@ -248,7 +248,8 @@ bool IsAnchor(const GraphView& view, int node) {
     return !ConeBehind(view, node).reductions.empty();
   }
   // TensorFlow's remapper makes these out of instance norms, and of some graphs that are none. On a
-  // CPU they run as they are; on a GPU they have no kernel.
+  // CPU they run as they are, as fast as ours (1.05 times ours' time for (2, 16, 64, 64, 32) on two
+  // cores); on a GPU they have no kernel.
   if (op == "_MklFusedInstanceNorm" && view.def(node).device().find("GPU") == std::string::npos) {
     return false;
   }
