@@ -129,8 +129,9 @@ class Remapper {
 
   void Fuse(const ForwardMatch& match) {
     // All are found before anything is changed.
-    const bool differentiated = HasGradient(*view_, match.statistics.anchor);
-    Reason refusal = Reason::kNoGradient;
+    const bool here = HasGradient(*view_, match.statistics.anchor);
+    const bool elsewhere = !here && HasGradientElsewhere(*view_, match.statistics.anchor);
+    Reason refusal = elsewhere ? Reason::kGradientElsewhere : Reason::kNoGradient;
     const auto gradients = Sound(match, FindBackward(*view_, *shapes_, match, keep_), &refusal);
     const std::string anchor = view_->name(match.statistics.anchor.node);
     const Record blank = RecordOf(match);
@@ -145,7 +146,7 @@ class Remapper {
             << (match.parts.empty() ? "" : " and what goes on beside it");
     records_->push_back(std::move(record));
     Apply(match, gradients, described, anchor, fused);
-    if (gradients.empty() && differentiated) LeaveGradient(blank, match, anchor, refusal);
+    if (gradients.empty() && (here || elsewhere)) LeaveGradient(blank, match, anchor, refusal);
   }
 
   // A gradient whose forward nobody asks for.

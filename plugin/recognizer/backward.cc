@@ -33,14 +33,35 @@ std::vector<BackwardMatch> WithoutOverlap(const std::vector<BackwardMatch>& matc
   return kept;
 }
 
+// Whether such an op reads the anchor or, where its output is the root itself, views of that.
+bool IsReadBy(const GraphView& view, TensorId anchor,
+              const std::function<bool(const std::string&)>& wanted) {
+  constexpr size_t kMaxViews = 16;
+  const bool is_root = ClassOf(view.op(anchor.node)) != OpClass::kNorm;
+  std::vector<int> nodes = {anchor.node};
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    for (const Consumer& c : view.consumers(nodes[i])) {
+      const OpClass of = ClassOf(view.op(c.node));
+      if (wanted(view.op(c.node))) return true;
+      const bool follow = is_root && (of == OpClass::kView || of == OpClass::kBroadcast);
+      if (follow && nodes.size() < kMaxViews) nodes.push_back(c.node);
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 bool HasGradient(const GraphView& view, TensorId anchor) {
-  for (const Consumer& c : view.consumers(anchor.node)) {
-    const std::string& op = view.op(c.node);
-    if (op == "RsqrtGrad" || op == "SqrtGrad" || ClassOf(op) == OpClass::kNormGrad) return true;
-  }
-  return false;
+  return IsReadBy(view, anchor, [](const std::string& op) {
+    return op == "RsqrtGrad" || op == "SqrtGrad" || ClassOf(op) == OpClass::kNormGrad;
+  });
+}
+
+bool HasGradientElsewhere(const GraphView& view, TensorId anchor) {
+  return IsReadBy(view, anchor, [](const std::string& op) {
+    return op == "TensorListPushBack" || op == "OptionalFromValue";
+  });
 }
 
 std::vector<BackwardMatch> FindBackward(const GraphView& view, const Shapes& shapes,

@@ -32,8 +32,12 @@ std::vector<BackwardMatch> FindBackward(const GraphView& view, const Shapes& sha
                                         const ForwardMatch& forward,
                                         const std::function<bool(int)>& keep);
 
-// Whether the graph differentiates the anchor of a normalization: RsqrtGrad and the like read it.
+// Whether the graph differentiates the anchor of a normalization: RsqrtGrad and the like read it,
+// or views of it (a Jacobian's gradients have an axis more).
 bool HasGradient(const GraphView& view, TensorId anchor);
+
+// Whether it is put aside for a gradient in another loop or branch: into a list or an optional.
+bool HasGradientElsewhere(const GraphView& view, TensorId anchor);
 
 }  // namespace nv_norms
 

@@ -18,6 +18,8 @@ const char* ReasonName(Reason reason) {
       return "no_output";
     case Reason::kNoGradient:
       return "no_gradient";
+    case Reason::kGradientElsewhere:
+      return "gradient_elsewhere";
     case Reason::kNotExpressible:
       return "not_expressible";
     case Reason::kUnsupportedType:
@@ -62,6 +64,8 @@ const char* ReasonSentence(Reason reason) {
       return "no tensor equals xhat * gamma + beta";
     case Reason::kNoGradient:
       return "no tensors equal the gradients of x, gamma and beta";
+    case Reason::kGradientElsewhere:
+      return "the gradient is in another loop or branch, which gets inner tensors through lists";
     case Reason::kNotExpressible:
       return "no fused op covers these axes";
     case Reason::kUnsupportedType:

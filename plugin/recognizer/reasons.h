@@ -13,6 +13,7 @@ enum class Reason {
   kParameterVaries,     // gamma or beta varies along other axes than the layer's
   kNoOutput,            // no tensor equals xhat * gamma + beta
   kNoGradient,          // no tensors equal the gradients
+  kGradientElsewhere,   // the gradient is in another loop or branch
   kNotExpressible,      // a right normalization over axes that no op of ours covers
   kUnsupportedType,     // other types than half, bfloat16, float32 and float64
   kOtherDevice,         // parts of it live on different devices

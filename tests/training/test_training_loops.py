@@ -288,6 +288,40 @@ def test_recurrent_layer_of_keras(rng) -> None:
     assert_counts(nv_norms_rewriter.report(), {"layer_norm": 1}, {"layer_norm": 1})
 
 
+@pytest.mark.parametrize("loop", [_while, _conditions], ids=["loop", "branches"])
+def test_v1_graph(rng, loop) -> None:
+    """It is one graph with its functions, which nobody may edit in between. So the gradient is left
+    to Grappler, which sees tensors that come out of lists and optionals: it stays, and is reported.
+    """
+    x, dy = normal(rng, *LAYER.shape, mean=1.0), normal(rng, *LAYER.shape)
+    values = LAYER.parameters(rng)
+
+    def run():
+        graph = tf.Graph()
+        with graph.as_default():
+            feeds = [tf.compat.v1.placeholder(tf.float32, v.shape) for v in (x, dy)]
+            gamma, beta = (tf.compat.v1.placeholder_with_default(v, v.shape) for v in values)
+
+            def body(x):
+                mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+                y = tf.nn.batch_normalization(x, mean, variance, beta, gamma, EPSILON)
+                return tf.tanh(y)
+
+            y = loop(body, feeds[0])
+            fetches = [y, *tf.gradients(y, [feeds[0], gamma, beta], feeds[1])]
+        with tf.compat.v1.Session(graph=graph) as session:
+            return session.run(fetches, dict(zip(feeds, (x, dy), strict=True)))
+
+    with nv_norms_rewriter.disabled():
+        stock = run()
+    nv_norms_rewriter.clear_report()
+    fused = run()
+    assert_as_close_as_stock(stock, fused, _exact(LAYER, x, dy, values), units=64)
+    count = 1 if loop is _while else STEPS
+    refused = {"backward: gradient_elsewhere": count}
+    assert_counts(nv_norms_rewriter.report(), {"layer_norm": count}, {}, refused)
+
+
 def test_disabled(rng) -> None:
     x, dy, _, layer, variables = LAYER.draw(rng)
     with nv_norms_rewriter.disabled():

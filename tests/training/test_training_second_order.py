@@ -98,7 +98,7 @@ def test_jacobian(rng, norm: Norm, batched: bool) -> None:
         dy[(batch, *at, 0)] = 1.0
         exact[(slice(None), *at) if batched else at] = norm.backward(dy, x, values)[0]
     exact = [norm.forward(x, values), exact]
-    check(make, [x], exact, {norm.kind: 1}, {})
+    check(make, [x], exact, {norm.kind: 1}, {}, {"backward: no_gradient": 1})
 
 
 @NORMS
