@@ -344,6 +344,15 @@ print(json.dumps([_library.core().build_info(), imported, _process.state()["plug
     assert asked[-1] == "cuInit", "the log shows it where it is called"
 
 
+def test_library_has_a_cuda_runtime_of_its_own() -> None:
+    # TensorFlow's libraries export the same names, and bring whatever version they were built for.
+    library = processes.PACKAGES / "nv_norms_rewriter" / "lib" / "libnv_norms_core.so"
+    command = ["nm", "--dynamic", "--undefined-only", "--format=posix", str(library)]
+    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert any(name.startswith("TF_") for name in names), "nm shows names"
+    assert [name for name in names if name.startswith(("cuda", "__cuda"))] == []
+
+
 def test_two_threads_import_at_once() -> None:
     got, _ = result(
         NORM
