@@ -145,10 +145,14 @@ NV_NORMS_INLINE void TileNormalizeAs(const ColumnTile<T>& tile,
         y + r * y_step, tile.width,
         [&](int64_t c) __attribute__((always_inline)) { Prefetch(x + tile.next + c); },
         [&](int64_t c, int64_t part) __attribute__((always_inline)) {
-          const Vec<A> e =
-              (LoadAt(x + c, part) - LoadAt(s.high + c, part)) - LoadAt(s.low + c, part);
-          const Vec<A> xhat = e * LoadAt(s.slope + c, part);
-          return by_row ? xhat * gamma + beta : xhat + LoadAt(s.beta + c, part);
+          // All is loaded first, for the reason in NormalizeBy.
+          const Vec<A> v = LoadAt(x + c, part);
+          const Vec<A> high = LoadAt(s.high + c, part);
+          const Vec<A> low = LoadAt(s.low + c, part);
+          const Vec<A> slope = LoadAt(s.slope + c, part);
+          const Vec<A> b = by_row ? Splat(beta) : LoadAt(s.beta + c, part);
+          const Vec<A> xhat = ((v - high) - low) * slope;
+          return by_row ? xhat * gamma + b : xhat + b;
         });
   }
   if (stream) FinishStreams();
@@ -241,12 +245,16 @@ NV_NORMS_INLINE void TileInputGradientAs(const ColumnTile<T>& tile, const T* dy_
           Prefetch(dy + tile.next + c);
         },
         [&](int64_t c, int64_t part) __attribute__((always_inline)) {
+          // All is loaded first, for the reason in NormalizeBy.
           const Vec<A> d = LoadAt(dy + c, part);
-          const Vec<A> e =
-              (LoadAt(x + c, part) - LoadAt(g.high + c, part)) - LoadAt(g.low + c, part);
+          const Vec<A> v = LoadAt(x + c, part);
+          const Vec<A> high = LoadAt(g.high + c, part);
+          const Vec<A> low = LoadAt(g.low + c, part);
+          const Vec<A> slope = LoadAt(g.slope + c, part);
           const Vec<A> rstd = LoadAt(g.rstd + c, part);
-          const Vec<A> w = by_row ? d * row_gamma : d * LoadAt(g.gamma + c, part);
-          return ((w - LoadAt(g.w_mean + c, part)) - e * LoadAt(g.slope + c, part)) * rstd;
+          const Vec<A> gamma = by_row ? Splat(row_gamma) : LoadAt(g.gamma + c, part);
+          const Vec<A> w_mean = LoadAt(g.w_mean + c, part);
+          return ((d * gamma - w_mean) - ((v - high) - low) * slope) * rstd;
         });
   }
   if (stream) FinishStreams();

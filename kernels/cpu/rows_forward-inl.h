@@ -182,19 +182,25 @@ NV_NORMS_INLINE void NormalizeBy(const T* x, int64_t count, const Scaling<Comput
   const Vec<A> high = Splat(scaling.high);
   const Vec<A> low = Splat(scaling.low);
   const Vec<A> rstd = Splat(scaling.rstd);
+  // The parameters are loaded before, wherever a lane stands: only in one block of code does the
+  // compiler join a product and a sum, and where a part of a vector begins hangs on y's address.
+  const auto output = [&](Vec<A> v, Vec<A> g, Vec<A> b) __attribute__((always_inline)) {
+    Vec<A> out = ((v - high) - low) * rstd;
+    if (with_gamma) out = out * g;
+    if (with_beta) out = out + b;
+    return out;
+  };
   StoreAll<stream>(
       y, count, PrefetchHalf<T>{next, count},
       [&](int64_t i) __attribute__((always_inline)) {
-        Vec<A> out = ((Load(x + i) - high) - low) * rstd;
-        if (with_gamma) out = out * Load(gamma + i);
-        if (with_beta) out = out + Load(beta + i);
-        return out;
+        const Vec<A> g = with_gamma ? Load(gamma + i) : Vec<A>{};
+        const Vec<A> b = with_beta ? Load(beta + i) : Vec<A>{};
+        return output(Load(x + i), g, b);
       },
       [&](int64_t i, int64_t rest) __attribute__((always_inline)) {
-        Vec<A> out = ((LoadPart(x + i, rest, A(0)) - high) - low) * rstd;
-        if (with_gamma) out = out * LoadPart(gamma + i, rest, A(0));
-        if (with_beta) out = out + LoadPart(beta + i, rest, A(0));
-        return out;
+        const Vec<A> g = with_gamma ? LoadPart(gamma + i, rest, A(0)) : Vec<A>{};
+        const Vec<A> b = with_beta ? LoadPart(beta + i, rest, A(0)) : Vec<A>{};
+        return output(LoadPart(x + i, rest, A(0)), g, b);
       });
 }
 
