@@ -193,6 +193,10 @@ def _read_report(case: Case, report, outcome: Outcome) -> None:
         if case.tensorflow_fuses and not outcome.found:
             return
         outcome.problems += _miscounted(outcome.found, case.expect)
+        if case.both_ways and outcome.backward != outcome.found:
+            outcome.problems.append(
+                f"expected as many gradients, found backward {_counts(outcome.backward)}"
+            )
         outcome.problems += _wrong_fields(case, [record for record in forward if record.fused])
     else:
         backward = sum(record.fused and record.direction == "backward" for record in report)

@@ -239,6 +239,7 @@ LINES = [
         _X,
         epsilon=1e-3,
         policies=("float32", "float64"),
+        slow_policies=("float32", "float64", "float16", "mixed_float16"),  # it has no bfloat16
     ),
     Line("hand.euclidean", _euclidean, {"layer_norm": 1}, _X, epsilon=1e-3),
     Line("hand.without_nan", _without_nan, {"layer_norm": 1}, _X, epsilon=1e-3),
