@@ -210,7 +210,14 @@ LINES = [
         epsilon=1e-5,
     ),
     Line("hand.two_views", _two_views, {"layer_norm": 1}, (Input((3, 5, 8)),), epsilon=1e-5),
-    Line("hand.transposed", _transposed, {"layer_norm": 1}, (Input((2, 6, 3, 5)),), epsilon=1e-6),
+    Line(
+        "hand.transposed",
+        _transposed,
+        {"layer_norm": 1},
+        (Input((2, 6, 3, 5)),),
+        epsilon=1e-6,
+        one_way="(static|batch)/train",  # dy behind a Transpose of its own: not found yet
+    ),
     Line("hand.squeezed", _squeezed_means, {"layer_norm": 1}, (Input((3, 5, 8)),), epsilon=1e-5),
     Line(
         "hand.pieces_of_l2",
