@@ -131,7 +131,7 @@ class Case:
         return self._matches(self.line.tensorflow_fuses)
 
     @property
-    def both_ways(self) -> bool:
+    def must_fuse_gradients(self) -> bool:
         """Each norm's gradient must be fused, too."""
         return self.mode == "train" and not self._matches(self.line.one_way)
 

@@ -70,7 +70,7 @@ def coverage(outcomes: dict[str, list]) -> str:
         failed = sum(not outcome.ok for outcome in those)
         seconds = sum(outcome.seconds for outcome in those)
         training = [o for o in those if o.name.endswith("/train") and o.expected and not o.skipped]
-        fused = sum(outcome.backward == outcome.found for outcome in training)
+        fused = sum(outcome.both_ways for outcome in training)
         counts = (len(those), len(those) - failed - skipped, failed, skipped)
         rows.append((table, *counts, f"{fused} of {len(training)}", f"{seconds:.0f}"))
     return "\n".join(f"{row[0]:14}" + "".join(f"{cell!s:>12}" for cell in row[1:]) for row in rows)
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for case in cases:
             outcome = check(case, rewriter)
             outcomes[table].append(outcome)
-            unfused = outcome.name.endswith("/train") and outcome.backward != outcome.found
+            unfused = outcome.name.endswith("/train") and not outcome.both_ways
             if options.verbose or not outcome.ok or (options.gradients and unfused):
                 print(outcome, flush=True)
     print(coverage(outcomes))
