@@ -1,6 +1,8 @@
-"""Two replicas on one CPU: run by test_training_replicas.py in a process of its own."""
+"""Two replicas on one CPU or GPU: run by test_training_replicas.py in a process of its own."""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 import tensorflow as tf
@@ -13,10 +15,16 @@ import nv_norms_rewriter
 @pytest.fixture(scope="module")
 def strategy() -> tf.distribute.Strategy:
     """Logical devices must be made before TensorFlow starts."""
-    device = tf.config.list_physical_devices("CPU")[0]
-    replicas = [tf.config.LogicalDeviceConfiguration() for _ in range(2)]
-    tf.config.set_logical_device_configuration(device, replicas)
-    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    kind = os.environ["REPLICAS_ON"]
+    options = {"memory_limit": 1024} if kind == "GPU" else {}
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices(kind)[0],
+        [tf.config.LogicalDeviceConfiguration(**options) for _ in range(2)],
+    )
+    # NCCL wants a GPU for each replica.
+    return tf.distribute.MirroredStrategy(
+        [f"{kind}:0", f"{kind}:1"], cross_device_ops=tf.distribute.HierarchicalCopyAllReduce()
+    )
 
 
 @pytest.mark.parametrize("norm", FOUR, ids=lambda norm: norm.name)
