@@ -2,7 +2,7 @@
 
 Usage: python benchmarks/xla_layers.py [--what seeds groups neighbours] [--seconds N] [--out FILE]
 
-`python benchmarks/xla_rule.py FILE` then writes the table by which the rewriter decides.
+`python benchmarks/xla_rule.py gpu FILE` then writes the table by which the rewriter decides.
 
 Each case is one tf.function(jit_compile=True) with a chain of a Keras layer, as in a model: all
 forwards, then, for cases with a gradient, all backwards. Barriers keep XLA from fusing one link

@@ -1,24 +1,31 @@
-"""Writes the table by which the rewriter decides what to fuse inside XLA on a GPU.
+"""Writes the tables by which the rewriter decides what to fuse inside XLA.
 
-Usage: python benchmarks/xla_rule.py RESULTS.md ... [--out FILE]
+Usage: python benchmarks/xla_rule.py {gpu,cpu} RESULTS ... [--out FILE]
 
-Reads the lines that benchmarks/xla_layers.py printed; where two have the same case, the later one
-counts.
+Reads the lines that benchmarks/xla_layers.py (GPU) or xla_cpu.py (CPU) printed or left in a CSV
+file; where two have the same case, the later one counts.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import math
 import pathlib
+from collections.abc import Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-OUT = ROOT / "python" / "nv_norms_rewriter" / "_xla_measured_gpu.py"
+# The module and the benchmark of each type of device.
+OUT = {
+    device: ROOT / "python" / "nv_norms_rewriter" / f"_xla_measured_{device}.py"
+    for device in ("gpu", "cpu")
+}
+_BENCHMARK = {"gpu": "xla_layers.py", "cpu": "xla_cpu.py"}
 
 _HEAD = '''\
-"""What benchmarks/xla_layers.py measured inside XLA on a GPU; written by benchmarks/xla_rule.py.
+"""What benchmarks/{benchmark} measured inside XLA on a {device}; written by benchmarks/xla_rule.py.
 
-From {sources}; each line is a _xla_rule_gpu.Measured.
+From {sources}; each line is a _xla_rule.Measured.
 """
 
 # ruff: noqa: E501
@@ -28,12 +35,19 @@ MEASURED = (
 '''
 _TAIL = ")\n# fmt: on\n"
 
-_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def measured(line: str) -> tuple[object, ...] | None:
+def lines(source: pathlib.Path) -> list[list[str]]:
+    """The cells of each line of a Markdown or CSV table."""
+    with source.open(newline="") as file:
+        if source.suffix == ".csv":
+            return list(csv.reader(file))
+        return [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in file]
+
+
+def measured(cells: Sequence[str]) -> tuple[object, ...] | None:
     """The case on a line of a table, as the fields of Measured; None for any other line."""
-    cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
     if len(cells) < 7 or cells[2] not in _BYTES:
         return None
     kind, *words = cells[0].split()  # "layer", "group 32", "group 32 first"
@@ -63,26 +77,29 @@ def measured(line: str) -> tuple[object, ...] | None:
     )
 
 
-def module(sources: list[pathlib.Path]) -> str:
-    """The text of the module that holds the table."""
+def module(device: str, sources: list[pathlib.Path]) -> str:
+    """The text of the module that holds the table of "gpu" or "cpu"."""
     cases: dict[tuple[object, ...], tuple[object, ...]] = {}
     for source in sources:
-        for line in source.read_text().splitlines():
-            if case := measured(line):
+        for cells in lines(source):
+            if case := measured(cells):
                 cases[(*case[:8], case[9])] = case
     if not cases:
         raise SystemExit(f"{', '.join(map(str, sources))}: no line of a table")
-    lines = [f"    {case!r},\n".replace("'", '"') for case in sorted(cases.values())]
+    text = [f"    {case!r},\n".replace("'", '"') for case in sorted(cases.values())]
     names = ", ".join(str(s.resolve().relative_to(ROOT)) for s in sources)
-    return _HEAD.format(sources=names) + "".join(lines) + _TAIL
+    head = _HEAD.format(benchmark=_BENCHMARK[device], device=device.upper(), sources=names)
+    return head + "".join(text) + _TAIL
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("device", choices=sorted(OUT))
     parser.add_argument("sources", nargs="+", type=pathlib.Path)
-    parser.add_argument("--out", type=pathlib.Path, default=OUT)
+    parser.add_argument("--out", type=pathlib.Path, help="another file than the rewriter's own")
     options = parser.parse_args()
-    options.out.write_text(module(options.sources))
+    out = options.out or OUT[options.device]
+    out.write_text(module(options.device, options.sources))
 
 
 if __name__ == "__main__":

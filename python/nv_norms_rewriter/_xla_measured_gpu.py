@@ -1,6 +1,6 @@
 """What benchmarks/xla_layers.py measured inside XLA on a GPU; written by benchmarks/xla_rule.py.
 
-From benchmarks/results/2026-11-21-h200-xla-layers.md; each line is a _xla_rule_gpu.Measured.
+From benchmarks/results/2026-11-21-h200-xla-layers.md; each line is a _xla_rule.Measured.
 """
 
 # ruff: noqa: E501

@@ -1,4 +1,4 @@
-"""Which normalizations are left to XLA on a GPU: what the nearest measured case says."""
+"""Which normalizations are left to XLA: what the nearest measured case says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from traced import ROOT
 
-from nv_norms_rewriter import _xla_measured_gpu, _xla_rule, _xla_rule_gpu
+from nv_norms_rewriter import _xla_rule
 
 # Near enough to what was measured to read, far enough from it to be told apart.
 TABLE = (
@@ -23,6 +23,15 @@ TABLE = (
     ("instance_norm", "channels last", 4, False, "", 256, 24**3, 2 * 24**3 * 256, 0.88, "24"),
     ("group_norm", "channels first", 4, False, "", 16 * 56**2, 16 * 56**2, 10**7, 1.3, "56"),
 )
+CPU_TABLE = (
+    ("layer_norm", "rows", 4, True, "", 10, 10, 4090, 0.97, "409 x 10"),
+    ("layer_norm", "rows", 4, True, "", 10, 10, 4096000, 1.4, "409600 x 10"),
+    ("layer_norm", "rows", 4, True, "", 768, 768, 8 * 768, 0.98, "8 x 768"),
+    ("layer_norm", "rows", 4, True, "", 768, 768, 512 * 768, 2.02, "512 x 768"),
+    ("layer_norm", "rows", 4, True, "", 1024, 1024, 4096 * 1024, 3.48, "4096 x 1024"),
+    ("instance_norm", "channels last", 4, False, "", 48, 64**2, 2 * 64**2 * 48, 1.58, "64"),
+    ("instance_norm", "channels last", 4, False, "", 32, 256**2, 2 * 256**2 * 32, 3.03, "256"),
+)
 
 
 def left(kind: str, shape: Any, axes: tuple[int, ...], **changed: Any) -> str:
@@ -33,22 +42,22 @@ def left(kind: str, shape: Any, axes: tuple[int, ...], **changed: Any) -> str:
         "readers": ("MatMul", "AddV2"),
         "data_format": "",
         "groups": 0,
+        "device_type": "GPU",
         **changed,
     }
-    return _xla_rule.why_left(
-        _xla_rule.Norm(kind=kind, shape=shape, axes=axes, device_type="GPU", **given)
-    )
+    return _xla_rule.why_left(_xla_rule.Norm(kind=kind, shape=shape, axes=axes, **given))
 
 
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_xla_rule_gpu, "MEASURED", TABLE)
+    monkeypatch.setattr(_xla_rule, "MEASURED", {"GPU": TABLE, "CPU": CPU_TABLE})
 
 
 FORWARD = {"gradient": ""}
 HALF = {"dtype": "bfloat16"}
 LAST = FORWARD | {"data_format": "N...C"}
 FIRST = FORWARD | {"data_format": "NC..."}
+CPU = {"device_type": "CPU"}
 
 
 @pytest.mark.usefixtures("table")
@@ -64,6 +73,14 @@ FIRST = FORWARD | {"data_format": "NC..."}
         ("instance_norm", (2, 96, 96, 96, 32), (-4, -3, -2), LAST),
         ("instance_norm", (None, 90, 90, 90, 48), (-4, -3, -2), LAST),
         ("group_norm", (2, 256, 56, 56), (1, 2, 3), FIRST | {"groups": 16}),
+        ("layer_norm", (512, 768), (-1,), CPU),
+        ("layer_norm", (512, 767), (-1,), CPU),
+        ("layer_norm", (100_000, 12), (-1,), CPU),
+        ("layer_norm", (None, 768), (-1,), CPU),
+        ("layer_norm", (None, 10), (-1,), CPU),
+        ("layer_norm", (None, None), (-1,), CPU),
+        ("layer_norm", (None, None, None, None), (-1,), CPU),
+        ("instance_norm", (None, None, None, 32), (1, 2), LAST | CPU),
     ],
 )
 def test_what_was_measured_to_pay_is_fused(
@@ -92,7 +109,15 @@ NOT_MEASURED = "nothing like it was measured"
         ("layer_norm", None, (-1,), {}, NOT_MEASURED),
         ("rms_norm", (16384, 768), (-1,), {}, NOT_MEASURED),
         ("layer_norm", (16384, 768), (-1,), {"gradient": "stock"}, "gradient stays"),
-        ("layer_norm", (16384, 768), (-1,), {"dtype": "float64"}, "float64 was not measured"),
+        ("layer_norm", (16384, 768), (-1,), {"dtype": "float64"}, NOT_MEASURED),
+        ("layer_norm", (None, 768), (-1,), CPU | {"gradient": "stock"}, "gradient stays"),
+        ("layer_norm", (8, 768), (-1,), CPU, "0.98 times as fast"),
+        ("layer_norm", (400, 12), (-1,), CPU, "0.97 times as fast"),
+        ("layer_norm", (1, 10), (-1,), CPU, NOT_MEASURED),
+        ("layer_norm", (512, 768), (-1,), CPU | HALF, NOT_MEASURED),
+        ("layer_norm", (512, 768), (-1,), CPU | {"producer": "AddV2"}, NOT_MEASURED),
+        ("layer_norm", (None, 64), (-1,), CPU | {"gradient": ""}, NOT_MEASURED),
+        ("layer_norm", None, (-1,), CPU | {"readers": ("Tanh",)}, NOT_MEASURED),
         ("instance_norm", (2, 24, 24, 24, 256), (1, 2, 3), LAST, "0.88 times as fast"),
         ("instance_norm", (None, None, None, None, 32), (1, 2, 3), LAST, "0.88 times as fast"),
         ("instance_norm", (2, 32, 96, 96, 96), (2, 3, 4), FIRST, NOT_MEASURED),
@@ -106,11 +131,19 @@ def test_the_others_are_left_with_a_reason(
     assert why in left(kind, shape, axes, **changed)
 
 
-MEASURED = [_xla_rule_gpu.Measured(*line) for line in _xla_measured_gpu.MEASURED]
+MEASURED = [
+    (device, _xla_rule.Measured(*line))
+    for device, lines in _xla_rule.MEASURED.items()
+    for line in lines
+]
 
 
-@pytest.mark.parametrize("m", MEASURED, ids=lambda m: f"{m.kind} {m.shape} {m.neighbours}")
-def test_each_measured_case_decides_itself(m: _xla_rule_gpu.Measured) -> None:
+@pytest.mark.parametrize(
+    "device,m",
+    MEASURED,
+    ids=lambda m: m if isinstance(m, str) else f"{m.kind} {m.layout} {m.shape} {m.neighbours}",
+)
+def test_each_measured_case_decides_itself(device: str, m: _xla_rule.Measured) -> None:
     sizes, dtype = m.shape.rsplit(" ", 1)
     shape = tuple(int(size) for size in sizes.split(" x "))
     axes, data_format, groups = (-1,), "", 0
@@ -131,17 +164,19 @@ def test_each_measured_case_decides_itself(m: _xla_rule_gpu.Measured) -> None:
         readers=("Tanh",) if m.neighbours in ("activation", "both") else ("MatMul",),
         data_format=data_format,
         groups=groups,
+        device_type=device,
     )
     assert (why == "") == (m.speedup >= 1.05), why
     assert not why or f"{m.speedup:.2f} times" in why
 
 
-def test_the_table_is_what_was_measured() -> None:
+@pytest.mark.parametrize("device", ["gpu", "cpu"])
+def test_the_table_is_what_was_measured(device: str) -> None:
     path = ROOT / "benchmarks" / "xla_rule.py"
     spec = importlib.util.spec_from_file_location("xla_rule", path)
     assert spec is not None and spec.loader is not None
     xla_rule = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(xla_rule)
-    text = xla_rule.OUT.read_text()
-    sources = re.findall(r"benchmarks/results/[-\w]+\.md", text)
-    assert sources and xla_rule.module([ROOT / source for source in sources]) == text
+    text = xla_rule.OUT[device].read_text()
+    sources = re.findall(r"benchmarks/results/[-\w]+\.(?:md|csv)", text)
+    assert sources and xla_rule.module(device, [ROOT / source for source in sources]) == text
