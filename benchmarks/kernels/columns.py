@@ -1,6 +1,7 @@
 """Instance and group norm, channels last and first: these kernels beside a copy and PyTorch.
 
 usage: python benchmarks/kernels/columns.py [--out FOLDER] [--quick] [--compile] [--seconds N]
+       [--dtypes float32 float16 bfloat16 float32:float16 float32:bfloat16]
 
 One GPU, one run. Times are medians of milliseconds with a cold L2. Writes columns.csv, columns.md
 and, with matplotlib, columns.png into FOLDER. "of copy": the bytes that must be moved (forward
@@ -30,7 +31,7 @@ INSTANCE = [
 ]  # fmt: skip
 GROUP = [(32, (56, 56), 256), (8, (64, 64), 320), (2, (128, 128), 512)]
 SHAPES = [(*s, s[2]) for s in INSTANCE] + [(*s, 32) for s in GROUP]
-DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+DTYPES = ["float32", "float16", "bfloat16"]
 EPSILON = 1e-3
 FIELDS = [
     "dtype", "shape", "groups", "layout", "megabytes", "copy", "forward", "forward_of_copy",
@@ -60,18 +61,20 @@ class Timer:
 
 
 def ours(timer: Timer, x, dy, groups: int, last: bool) -> dict:
+    """Of x and dx in x's type, y and dy in dy's."""
     channels = x.shape[-1 if last else 1]
     gamma, beta = (torch.randn(channels, device="cuda") for _ in range(2))
     mean = torch.empty(x.shape[0] * groups, device="cuda")
     rstd, dgamma, dbeta = torch.empty_like(mean), torch.empty_like(gamma), torch.empty_like(gamma)
-    y = torch.empty_like(x)
+    y, dx = torch.empty_like(dy), torch.empty_like(x)
     layout = {"groups": groups, "channels_last": last}
     forward = library.forward(x, gamma, beta, y, mean, rstd, epsilon=EPSILON, **layout)
-    backward = library.backward(dy, x, gamma, mean, rstd, y, dgamma, dbeta, **layout)
-    out = {"copy": timer(lambda: y.copy_(x)), "forward": timer(forward)}
+    backward = library.backward(dy, x, gamma, mean, rstd, dx, dgamma, dbeta, **layout)
+    out = {"copy": timer(lambda: dx.copy_(x)), "forward": timer(forward)}
     out["backward"] = timer(backward)
-    out["forward_of_copy"] = out["copy"] / out["forward"]
-    out["backward_of_copy"] = 1.5 * out["copy"] / out["backward"]
+    other = dy.element_size() / x.element_size()
+    out["forward_of_copy"] = (1 + other) / 2 * out["copy"] / out["forward"]
+    out["backward_of_copy"] = (2 + other) / 2 * out["copy"] / out["backward"]
     return out
 
 
@@ -110,18 +113,19 @@ def pytorch(timer: Timer, x, groups: int, compiled: bool) -> dict:
     return {**out, "compile_forward": min(compiles)} if compiles else out
 
 
-def measure(timer: Timer, shape: tuple, dtype: torch.dtype, options) -> list[dict]:
+def measure(timer: Timer, shape: tuple, dtypes: str, options) -> list[dict]:
     n, spatial, channels, groups = shape
+    dtype, other = (getattr(torch, name) for name in (dtypes.split(":") * 2)[:2])
     torch.manual_seed(0)
     peers = {}
     rows = []
     for last in (True, False):
         dims = (n, *spatial, channels) if last else (n, channels, *spatial)
         x = torch.randn(dims, device="cuda", dtype=dtype)
-        if not last and not options.quick:
+        if not last and not options.quick and other == dtype:
             peers = pytorch(timer, x, groups, options.compile)
-        row = ours(timer, x, torch.randn_like(x), groups, last)
-        row["dtype"], row["groups"] = str(dtype).removeprefix("torch."), groups
+        row = ours(timer, x, torch.randn_like(x, dtype=other), groups, last)
+        row["dtype"], row["groups"] = dtypes, groups
         row["shape"] = "x".join(map(str, (n, *spatial, channels)))
         row["layout"] = "N...C" if last else "NC..."
         row["megabytes"] = round(x.numel() * x.element_size() / 1e6, 1)
@@ -152,7 +156,7 @@ def plot(rows: list[dict], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(2, 1, figsize=(12, 8), sharex=True)
-    rows = [r for r in rows if r["dtype"] != "bfloat16"]
+    rows = [r for r in rows if r["dtype"] in ("float32", "float16")]
     chosen = [r for r in rows if r["layout"] == "N...C"]
     names = [f"{r['shape']} {r['dtype'][:1]}{r['dtype'][5:]}" for r in chosen]
     for axis, way, factor in zip(axes, ("forward", "backward"), (1, 1.5), strict=True):
@@ -172,6 +176,9 @@ def plot(rows: list[dict], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument(
+        "--dtypes", nargs="+", default=DTYPES, help="x:y is y and dy of a type of their own"
+    )
     parser.add_argument("--quick", action="store_true", help="no peers")
     parser.add_argument("--compile", action="store_true", help="torch.compile too (slow to start)")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no shape after this time")
@@ -180,12 +187,12 @@ def main() -> None:
     timer = Timer()
     started = time.monotonic()
     rows = []
-    for dtype in DTYPES:
+    for dtypes in options.dtypes:
         for shape in SHAPES:
             if time.monotonic() - started > options.seconds:
-                print("out of time before", dtype, shape)
+                print("out of time before", dtypes, shape)
                 continue
-            rows += measure(timer, shape, dtype, options)
+            rows += measure(timer, shape, dtypes, options)
             for r in rows[-2:]:
                 print(r["dtype"], r["shape"], r["layout"], f"{r['forward_of_copy']:.2f}",
                       f"{r['backward_of_copy']:.2f}", flush=True)  # fmt: skip

@@ -1,12 +1,13 @@
 """LayerNorm and RMSNorm over rows: these kernels beside a copy and other libraries', in one run.
 
-usage: python benchmarks/kernels/rows.py [--dtypes float32 bfloat16 float16] [--rms]
-       [--peers torch compile liger quack] [--csv FILE]
+usage: python benchmarks/kernels/rows.py [--dtypes float32 bfloat16 float16 float32:bfloat16]
+       [--rms] [--peers torch compile liger quack] [--csv FILE]
        benchmarks/kernels/rows.py --launches
 
 Prints a Markdown table of milliseconds (median, L2 flushed before each run) and what part of the
-copy's bytes per second each pass reaches. Bytes: forward twice, backward three times the size of x,
-and the statistics and parameters. A peer that is not installed, or cannot run a shape, is a dash.
+copy's bytes per second each pass reaches. Bytes: forward x and y, backward x, dy and dx, and the
+statistics and parameters. x:y of --dtypes is x and dx of one type, y and dy of another. A peer that
+is not installed, or cannot run a shape, is a dash.
 With --launches: microseconds of tiny problems, beside a kernel that does nothing.
 """
 
@@ -130,15 +131,15 @@ def measure_peer(name: str, options: argparse.Namespace, x, dy, gamma, beta) -> 
     return forward, backward
 
 
-def calls(rows: int, cols: int, dtype: torch.dtype, rms: bool) -> tuple:
-    """x, y, dy, gamma, beta, and what launches a forward and a backward pass."""
+def calls(rows: int, cols: int, dtype: torch.dtype, other: torch.dtype, rms: bool) -> tuple:
+    """x, dx, dy, gamma, beta, and what launches a forward and a backward pass."""
     torch.manual_seed(0)
     formula = "rms" if rms else "center"
     x = torch.randn(rows, cols, device="cuda", dtype=dtype)
-    dy = torch.randn_like(x)
+    dy = torch.randn_like(x, dtype=other)
     gamma = torch.randn(cols, device="cuda", dtype=torch.float32)
     beta = None if rms else torch.randn_like(gamma)
-    y, dx = torch.empty_like(x), torch.empty_like(x)
+    y, dx = torch.empty_like(dy), torch.empty_like(x)
     mean = None if rms else torch.empty(rows, device="cuda")
     rstd = torch.empty(rows, device="cuda")
     dgamma, dbeta = torch.empty_like(gamma), None if rms else torch.empty_like(gamma)
@@ -147,7 +148,7 @@ def calls(rows: int, cols: int, dtype: torch.dtype, rms: bool) -> tuple:
     backward = library.backward(
         dy, x, gamma, mean, rstd, dx, dgamma, dbeta, axis=[-1], formula=formula
     )
-    return x, y, dy, gamma, beta, forward, backward
+    return x, dx, dy, gamma, beta, forward, backward
 
 
 def print_launches() -> None:
@@ -156,24 +157,26 @@ def print_launches() -> None:
     gpu, host = microseconds(partial(torch.cuda._sleep, 0))
     print(f"| a kernel that does nothing | {gpu:.2f} | {gpu:.2f} | {host:.2f} | {host:.2f} |")
     for rows, cols in TINY:
-        *_, forward, backward = calls(rows, cols, torch.float32, False)
+        *_, forward, backward = calls(rows, cols, torch.float32, torch.float32, False)
         (gpu, host), (back_gpu, back_host) = microseconds(forward), microseconds(backward)
         print(f"| {rows} x {cols} | {gpu:.2f} | {back_gpu:.2f} | {host:.2f} | {back_host:.2f} |")
 
 
-def measure(rows: int, cols: int, dtype: torch.dtype, options: argparse.Namespace) -> dict:
-    x, y, dy, gamma, beta, forward, backward = calls(rows, cols, dtype, options.rms)
-    out = {"rows": rows, "cols": cols, "dtype": str(dtype).removeprefix("torch.")}
-    out["copy"] = milliseconds(lambda: y.copy_(x))
+def measure(rows: int, cols: int, dtypes: str, options: argparse.Namespace) -> dict:
+    dtype, other = (getattr(torch, name) for name in (dtypes.split(":") * 2)[:2])
+    x, dx, dy, gamma, beta, forward, backward = calls(rows, cols, dtype, other, options.rms)
+    out = {"rows": rows, "cols": cols, "dtype": dtypes}
+    out["copy"] = milliseconds(lambda: dx.copy_(x))
     out["forward"] = milliseconds(forward)
     out["backward"] = milliseconds(backward)
-    size = x.numel() * x.element_size()
+    size, other_size = (t.numel() * t.element_size() for t in (x, dy))
     stat = (1 if options.rms else 2) * rows * 4
     params = (1 if options.rms else 2) * cols * 4
     speed = 2 * size / out["copy"]
-    out["forward_of_copy"] = (2 * size + stat + params) / out["forward"] / speed
-    out["backward_of_copy"] = (3 * size + stat + 4 * cols + params) / out["backward"] / speed
-    for name in options.peers:
+    out["forward_of_copy"] = (size + other_size + stat + params) / out["forward"] / speed
+    moved = 2 * size + other_size + stat + 4 * cols + params
+    out["backward_of_copy"] = moved / out["backward"] / speed
+    for name in options.peers if other == dtype else ():
         if name == "compile" and cols > 10**6:
             continue  # takes minutes to compile, or fails
         out[f"{name}_forward"], out[f"{name}_backward"] = measure_peer(
@@ -200,7 +203,7 @@ def main() -> None:
     results = []
     for dtype in options.dtypes:
         for rows, cols in SHAPES:
-            r = measure(rows, cols, getattr(torch, dtype), options)
+            r = measure(rows, cols, dtype, options)
             results.append(r)
             cells = [dtype, f"{rows} x {cols}", f"{r['copy']:.4g}"]
             for way in ("forward", "backward"):

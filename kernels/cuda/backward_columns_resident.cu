@@ -83,10 +83,11 @@ __device__ __forceinline__ void TermsOfColumns(const StripShape& shape, Formula 
 
 #if __CUDA_ARCH__ >= 800
 
-template <typename X, bool SAME>
+template <typename X, typename D, typename Y>
 struct BackwardBody {
   static constexpr int kVec = kVectorBytes / sizeof(X);
-  static constexpr int kItems = TileItems(2);
+  static constexpr int kBeside = kVec * sizeof(D);
+  static constexpr int kItems = TileItems(kBeside);
 
   // What one thread has of a column until all need it.
   struct Column {
@@ -127,10 +128,6 @@ struct BackwardBody {
         scratch(shape, shared),
         exchange(shape, place, workspace) {
     step = shape.row_step * shape.width * kVec;
-  }
-
-  __device__ __forceinline__ static float Get(const uint32_t (&words)[4], int v) {
-    return To<float>::Of(Word<X>::Get(words, v));
   }
 
   __device__ __forceinline__ int64_t FirstStat(const StripUnit& at) const {
@@ -203,14 +200,16 @@ struct BackwardBody {
   // Item j of a tile.
   __device__ __forceinline__ void Take(const uint4* from, int j, int item, float (&e)[kVec],
                                        float (&w)[kVec]) const {
+    using Layout = SlotLayout<kBeside>;
+    using C = Chunk<kBeside>;
     uint32_t x[4];
     uint32_t dy[4];
-    Chunk<16>::Split(from[2 * j * kResidentThreads], x);
-    Chunk<16>::Split(from[(2 * j + 1) * kResidentThreads], dy);
+    Chunk<16>::Split(*Layout::X(from, j), x);
+    C::Split(*reinterpret_cast<const typename C::Type*>(Layout::Beside(from, j)), dy);
 #pragma unroll
     for (int v = 0; v < kVec; ++v) {
-      e[v] = Get(x, v) - high[v];
-      w[v] = Get(dy, v);
+      e[v] = To<float>::Of(Word<X>::Get(x, v)) - high[v];
+      w[v] = To<float>::Of(Word<D>::Get(dy, v));
     }
     if (shape.s_stride == 0) return;
     const float gamma = RowGamma(item);
@@ -327,7 +326,7 @@ struct BackwardBody {
       Take(from, j, tile * kItems + j, e, dx);
 #pragma unroll
       for (int v = 0; v < kVec; ++v) dx[v] = dx[v] * scale[v] - (e[v] * slope[v] - shift[v]);
-      StoreStrip<X, SAME>(problem.dx, buffers.dx, to, dx, shape.small_output);
+      StoreStrip<Y>(problem.dx, buffers.dx, to, dx, shape.small_output);
       to += step;
     }
   }
@@ -335,7 +334,7 @@ struct BackwardBody {
 
 #endif  // __CUDA_ARCH__ >= 800
 
-template <typename X, bool SAME, bool STREAMING>
+template <typename X, typename D, typename Y, bool STREAMING>
 __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
     BackwardResidentKernel(const __grid_constant__ StripShape shape,
                            const __grid_constant__ BackwardProblem problem,
@@ -343,23 +342,25 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
 #if __CUDA_ARCH__ >= 800
   extern __shared__ uint4 tiles[];
   const StripPlace place(shape);
-  uint4* scratch = tiles + shape.slots * TileItems(2) * 2 * kResidentThreads;
-  BackwardBody<X, SAME> body(shape, place, problem, buffers, outputs, scratch, workspace);
-  const void* const tensors[2] = {buffers.x, buffers.dy};
-  const StripTiles<2> strip(shape, place, tiles, tensors);
-  Walk<StripTiles<2>, BackwardBody<X, SAME>> walk(strip, body);
+  using Body = BackwardBody<X, D, Y>;
+  using Tiles = StripTiles<Body::kBeside>;
+  uint4* scratch = tiles + shape.slots * (TileBytes(Body::kBeside) / kVectorBytes);
+  Body body(shape, place, problem, buffers, outputs, scratch, workspace);
+  const Tiles strip(shape, place, tiles, buffers.x, buffers.dy);
+  Walk<Tiles, Body> walk(strip, body);
   walk.template Run<STREAMING, false>();
 #endif
 }
 
 using BackwardKernel = void (*)(StripShape, BackwardProblem, BackwardBuffers, Outputs, void*);
 
-BackwardKernel KernelFor(DType x, bool same, bool streaming) {
-  return KernelOfTypes(x, same, [&](auto* tag, auto is_same) -> BackwardKernel {
-    using X = std::remove_pointer_t<decltype(tag)>;
-    constexpr bool kSame = decltype(is_same)::value;
-    if (streaming) return BackwardResidentKernel<X, kSame, true>;
-    return BackwardResidentKernel<X, kSame, false>;
+BackwardKernel KernelFor(const BackwardProblem& problem, bool streaming) {
+  return BackwardKernelOf(problem, [&](auto* x, auto* dy, auto* dx) -> BackwardKernel {
+    using X = std::remove_pointer_t<decltype(x)>;
+    using D = std::remove_pointer_t<decltype(dy)>;
+    using Y = std::remove_pointer_t<decltype(dx)>;
+    if (streaming) return BackwardResidentKernel<X, D, Y, true>;
+    return BackwardResidentKernel<X, D, Y, false>;
   });
 }
 
@@ -372,14 +373,14 @@ int64_t ChannelBytes(const ColumnLayout& layout) {
 
 void PlanBackwardColumnsResident(BackwardPlan* plan) {
   const BackwardProblem& problem = plan->problem;
-  if (problem.in_double() || problem.dy != problem.x || !plan->want_dx) return;
+  if (!HasGradientKernel(problem) || !plan->want_dx) return;
   const ColumnLayout& layout = problem.geometry.columns;
   const int size = static_cast<int>(SizeOf(problem.x));
   const auto kernel = [&](bool streaming) {
-    return reinterpret_cast<const void*>(KernelFor(problem.x, problem.dx == problem.x, streaming));
+    return reinterpret_cast<const void*>(KernelFor(problem, streaming));
   };
-  if (!CutStrips(layout, plan->device, size, 2, kNumbers, sizeof(GradientTerms<float>), kernel,
-                 &plan->strips)) {
+  if (!CutStrips(layout, plan->device, size, BesideOf(problem), kNumbers,
+                 sizeof(GradientTerms<float>), kernel, &plan->strips)) {
     return;
   }
   const StripShape shape = ShapeOf(layout, size, plan->strips);
@@ -402,11 +403,10 @@ Status LaunchBackwardColumnsResident(const BackwardPlan& plan, const BackwardBuf
   Outputs outputs = {nullptr, nullptr};
   if (params) outputs.lines = lines;
   if (params && layout.s_stride == 0) outputs.sums = reinterpret_cast<ChannelSums*>(behind);
-  NV_NORMS_RETURN_IF_ERROR(
-      LaunchResident("normalization gradient of resident columns",
-                     KernelFor(problem.x, problem.dx == problem.x, shape.streaming),
-                     shape.blocks * shape.groups, shape.blocks > 1, plan.strips.shared, stream,
-                     launched, shape, problem, buffers, outputs, workspace));
+  NV_NORMS_RETURN_IF_ERROR(LaunchResident(
+      "normalization gradient of resident columns", KernelFor(problem, shape.streaming),
+      shape.blocks * shape.groups, shape.blocks > 1, plan.strips.shared, stream, launched, shape,
+      problem, buffers, outputs, workspace));
   if (!*launched || !params) return Status();
   if (layout.s_stride != 0) {
     void* const rest = reinterpret_cast<char*>(lines) + Align16(XhatLineBytes(problem));

@@ -50,7 +50,7 @@ __device__ __forceinline__ void StoreSums(const BackwardRingArguments& args, con
 using BackwardRingPointer = void (*)(BackwardRingArguments);
 
 // The kernel of teams that are clusters.
-BackwardRingPointer BackwardClusterKernel(DType x, const RingShape& shape);
+BackwardRingPointer BackwardClusterKernel(DType x, DType dy, const RingShape& shape);
 
 }  // namespace cuda
 }  // namespace nv_norms

@@ -8,21 +8,24 @@ namespace nv_norms {
 namespace cuda {
 namespace {
 
-template <typename T, int VEC, int NUMBERS>
+// D: of dy.
+template <typename T, typename D, int VEC, int NUMBERS>
 __global__ void __launch_bounds__(kRingThreads, 1)
     ClusterKernel(const __grid_constant__ BackwardRingArguments args) {
   extern __shared__ uint4 ring[];  // [stages][x, dy][share], posts
   __shared__ uint64_t barriers[kMailSlots];
   constexpr int kItems = NUMBERS / VEC;
   constexpr int kBytes = VEC * sizeof(T);
+  constexpr int kBeside = VEC * sizeof(D);
   const RingShape& shape = args.shape;
   OpenMail(shape, barriers);
   const RingPlace place = PlaceOf<Team::kCluster, kItems>(shape, args.cols / VEC);
-  const int tensor_bytes = (shape.share * kBytes + 15) / 16 * 16;
+  const int x_bytes = (shape.share * kBytes + 15) / 16 * 16;
+  const int stage_bytes = x_bytes + (shape.share * kBeside + 15) / 16 * 16;
   char* const stages = reinterpret_cast<char*>(ring);
-  const ClusterMail mail = MailOf(shape, place, stages + shape.stages * 2 * tensor_bytes, barriers);
+  const ClusterMail mail = MailOf(shape, place, stages + shape.stages * stage_bytes, barriers);
   const T* x = static_cast<const T*>(args.buffers.x) + place.begin * VEC;
-  const T* dy = static_cast<const T*>(args.buffers.dy) + place.begin * VEC;
+  const D* dy = static_cast<const D*>(args.buffers.dy) + place.begin * VEC;
   T* dx = static_cast<T*>(args.buffers.dx) + place.begin * VEC;
   const float* means = static_cast<const float*>(args.buffers.mean);
   const float* rstds = static_cast<const float*>(args.buffers.rstd);
@@ -30,11 +33,11 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   const auto copy = [&](int64_t row, int slot) {
     if (row < args.rows) {
       const T* from_x = x + row * args.cols;
-      const T* from_dy = dy + row * args.cols;
-      char* to = stages + slot * 2 * tensor_bytes;
+      const D* from_dy = dy + row * args.cols;
+      char* to = stages + slot * stage_bytes;
       ForItems<kItems>(place, shape.items, [&](int, int i) {
         CopyAsync<kBytes>(to + i * kBytes, from_x + i * VEC);
-        CopyAsync<kBytes>(to + tensor_bytes + i * kBytes, from_dy + i * VEC);
+        CopyAsync<kBeside>(to + x_bytes + i * kBeside, from_dy + i * VEC);
       });
     }
     CommitCopies();
@@ -66,12 +69,12 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     float sums[6] = {0, 0, 0, 0, 0, 0};
     if (more) {
       WaitForCopies(shape.stages - 2);
-      const char* from = stages + slot * 2 * tensor_bytes;
+      const char* from = stages + slot * stage_bytes;
       ForItems<kItems>(place, shape.items, [&](int k, int i) {
         float e[VEC];
         float d[VEC];
         Unpack<T>(from + i * kBytes, e);
-        Unpack<T>(from + tensor_bytes + i * kBytes, d);
+        Unpack<D>(from + x_bytes + i * kBeside, d);
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
           e[v] -= mean;
@@ -101,13 +104,13 @@ __global__ void __launch_bounds__(kRingThreads, 1)
       const int old_slot = slot == 0 ? shape.stages - 1 : slot - 1;
       const GradientLine line =
           LineOf(args.formula, old_mean, old_rstd, sums[3], sums[4], sums[5], inverse);
-      const char* from = stages + old_slot * 2 * tensor_bytes;
+      const char* from = stages + old_slot * stage_bytes;
       T* to = dx + old * args.cols;
       ForItems<kItems>(place, shape.items, [&](int k, int i) {
         float e[VEC];
         float d[VEC];
         Unpack<T>(from + i * kBytes, e);
-        Unpack<T>(from + tensor_bytes + i * kBytes, d);
+        Unpack<D>(from + x_bytes + i * kBeside, d);
         float out[VEC];
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
@@ -132,18 +135,27 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   StoreSums(args, place, dbeta, args.dbeta);
 }
 
+template <typename T, typename D>
+BackwardRingPointer WideKernelFor(const RingShape& shape) {
+  constexpr int kVector = kVectorOf<T>;
+  return shape.items * kVector == kBackwardNumbers
+             ? ClusterKernel<T, D, kVector, kBackwardNumbers>
+             : ClusterKernel<T, D, kVector, kBackwardClusterNumbers>;
+}
+
 template <typename T>
 BackwardRingPointer KernelFor(const RingShape& shape) {
-  constexpr int kVector = kVectorOf<T>;
-  if (shape.vector != kVector) return ClusterKernel<T, 4 / sizeof(T), kBackwardNumbers>;
-  return shape.items * kVector == kBackwardNumbers
-             ? ClusterKernel<T, kVector, kBackwardNumbers>
-             : ClusterKernel<T, kVector, kBackwardClusterNumbers>;
+  if (shape.vector != kVectorOf<T>) return ClusterKernel<T, T, 4 / sizeof(T), kBackwardNumbers>;
+  return WideKernelFor<T, T>(shape);
 }
 
 }  // namespace
 
-BackwardRingPointer BackwardClusterKernel(DType x, const RingShape& shape) {
+BackwardRingPointer BackwardClusterKernel(DType x, DType dy, const RingShape& shape) {
+  if (x != dy) {
+    return dy == DType::kHalf ? WideKernelFor<float, __half>(shape)
+                              : WideKernelFor<float, __nv_bfloat16>(shape);
+  }
   if (x == DType::kFloat) return KernelFor<float>(shape);
   return x == DType::kHalf ? KernelFor<__half>(shape) : KernelFor<__nv_bfloat16>(shape);
 }

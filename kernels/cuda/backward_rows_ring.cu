@@ -24,7 +24,8 @@ __device__ __forceinline__ void Collect(const Arguments& args, int64_t row,
   WarpSum(sums, 32);
 }
 
-template <typename T, int VEC, Team kTeam>
+// D: of dy.
+template <typename T, typename D, int VEC, Team kTeam>
 __global__ void __launch_bounds__(kRingThreads, 1)
     RingKernel(const __grid_constant__ Arguments args) {
   extern __shared__ uint4 ring[];  // [stages][x, dy][share]
@@ -32,13 +33,15 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   __shared__ GradientLine lines[2];
   constexpr int kItems = kBackwardNumbers / VEC;
   constexpr int kBytes = VEC * sizeof(T);
+  constexpr int kBeside = VEC * sizeof(D);
   constexpr int kDelay = kLag<kTeam>;
   const RingShape& shape = args.shape;
   const RingPlace place = PlaceOf<kTeam, kItems>(shape, args.cols / VEC);
-  const int tensor_bytes = (shape.share * kBytes + 15) / 16 * 16;
+  const int x_bytes = (shape.share * kBytes + 15) / 16 * 16;
+  const int stage_bytes = x_bytes + (shape.share * kBeside + 15) / 16 * 16;
   char* const stages = reinterpret_cast<char*>(ring);
   const T* x = static_cast<const T*>(args.buffers.x) + place.begin * VEC;
-  const T* dy = static_cast<const T*>(args.buffers.dy) + place.begin * VEC;
+  const D* dy = static_cast<const D*>(args.buffers.dy) + place.begin * VEC;
   T* dx = static_cast<T*>(args.buffers.dx) + place.begin * VEC;
   const float* means = static_cast<const float*>(args.buffers.mean);
   const float* rstds = static_cast<const float*>(args.buffers.rstd);
@@ -46,11 +49,11 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   const auto copy = [&](int64_t row, int slot) {
     if (row < args.rows) {
       const T* from_x = x + row * args.cols;
-      const T* from_dy = dy + row * args.cols;
-      char* to = stages + slot * 2 * tensor_bytes;
+      const D* from_dy = dy + row * args.cols;
+      char* to = stages + slot * stage_bytes;
       ForItems<kItems>(place, shape.items, [&](int, int i) {
         CopyAsync<kBytes>(to + i * kBytes, from_x + i * VEC);
-        CopyAsync<kBytes>(to + tensor_bytes + i * kBytes, from_dy + i * VEC);
+        CopyAsync<kBeside>(to + x_bytes + i * kBeside, from_dy + i * VEC);
       });
     }
     CommitCopies();
@@ -106,10 +109,10 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   const auto apply_staged = [&](int64_t row, int at) {
     const float mean = old_means[kDelay];
     const float rstd = old_rstds[kDelay];
-    const char* from = stages + old_slot * 2 * tensor_bytes;
+    const char* from = stages + old_slot * stage_bytes;
     apply(row, lines[at], rstd, [&](int, int i, float (&e)[VEC], float (&d)[VEC]) {
       Unpack<T>(from + i * kBytes, e);
-      Unpack<T>(from + tensor_bytes + i * kBytes, d);
+      Unpack<D>(from + x_bytes + i * kBeside, d);
 #pragma unroll
       for (int v = 0; v < VEC; ++v) e[v] -= mean;
     });
@@ -134,7 +137,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     next_mean = mean_of(row + place.teams);
     next_rstd = rstd_of(row + place.teams);
     WaitForCopies(shape.stages - 1 - kDelay);
-    const char* from = stages + slot * 2 * tensor_bytes;
+    const char* from = stages + slot * stage_bytes;
     // A block keeps the row in registers; in a team, which needs them otherwise, it stays staged.
     constexpr bool kKeep = kTeam == Team::kBlock;
     float e[kKeep ? kItems : 1][VEC];
@@ -143,7 +146,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     ForItems<kItems>(place, shape.items, [&](int k, int i) {
       const int at = kKeep ? k : 0;
       Unpack<T>(from + i * kBytes, e[at]);
-      Unpack<T>(from + tensor_bytes + i * kBytes, d[at]);
+      Unpack<D>(from + x_bytes + i * kBeside, d[at]);
 #pragma unroll
       for (int v = 0; v < VEC; ++v) {
         e[at][v] -= mean;
@@ -194,19 +197,24 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   StoreSums(args, place, dbeta, args.dbeta);
 }
 
-template <typename T, int VEC>
+template <typename T, typename D, int VEC>
 BackwardRingPointer KernelFor(Team team) {
-  return team == Team::kBlock ? RingKernel<T, VEC, Team::kBlock> : RingKernel<T, VEC, Team::kGrid>;
+  return team == Team::kBlock ? RingKernel<T, D, VEC, Team::kBlock>
+                              : RingKernel<T, D, VEC, Team::kGrid>;
 }
 
 template <typename T>
 BackwardRingPointer KernelFor(const RingShape& shape) {
-  return shape.vector == kVectorOf<T> ? KernelFor<T, kVectorOf<T>>(shape.team)
-                                      : KernelFor<T, 4 / sizeof(T)>(shape.team);
+  return shape.vector == kVectorOf<T> ? KernelFor<T, T, kVectorOf<T>>(shape.team)
+                                      : KernelFor<T, T, 4 / sizeof(T)>(shape.team);
 }
 
-BackwardRingPointer KernelFor(DType x, const RingShape& shape) {
-  if (shape.team == Team::kCluster) return BackwardClusterKernel(x, shape);
+BackwardRingPointer KernelFor(DType x, DType dy, const RingShape& shape) {
+  if (shape.team == Team::kCluster) return BackwardClusterKernel(x, dy, shape);
+  if (x != dy) {
+    return dy == DType::kHalf ? KernelFor<float, __half, 4>(shape.team)
+                              : KernelFor<float, __nv_bfloat16, 4>(shape.team);
+  }
   if (x == DType::kFloat) return KernelFor<float>(shape);
   return x == DType::kHalf ? KernelFor<__half>(shape) : KernelFor<__nv_bfloat16>(shape);
 }
@@ -214,10 +222,10 @@ BackwardRingPointer KernelFor(DType x, const RingShape& shape) {
 RingShape ShapeOf(const BackwardPlan& plan, int64_t bytes) {
   const RowLayout& layout = plan.problem.geometry.rows;
   const int64_t size = SizeOf(plan.problem.x);
-  return RingShapeOf(layout.rows, layout.cols, size, bytes / size,
+  return RingShapeOf(layout.rows, layout.cols, size, SizeOf(plan.problem.dy), bytes / size,
                      {kBackwardNumbers, kBackwardNumbers,
                       bytes == 16 ? kBackwardClusterNumbers : kBackwardNumbers},
-                     2, plan.device);
+                     plan.device);
 }
 
 }  // namespace
@@ -228,13 +236,14 @@ RingShape BackwardRingShape(const BackwardPlan& plan) {
   const int64_t row_bytes = layout.cols * SizeOf(problem.x);
   RingShape none;
   none.blocks = 0;
-  if (problem.in_double() || problem.dy != problem.x || problem.dx != problem.x ||
-      row_bytes % 4 != 0) {
+  const bool mixed = MixedGradient(problem);
+  if (problem.in_double() || problem.dx != problem.x || (problem.dy != problem.x && !mixed) ||
+      row_bytes % (mixed ? 16 : 4) != 0) {
     return none;
   }
   RingShape out = ShapeOf(plan, row_bytes % 16 == 0 ? 16 : 4);
   if (out.blocks != 0 && out.team == Team::kCluster) {
-    const BackwardRingPointer kernel = KernelFor(problem.x, out);
+    const BackwardRingPointer kernel = KernelFor(problem.x, problem.dy, out);
     const int64_t fit = ClustersThatFit(reinterpret_cast<const void*>(kernel), out);
     if (fit == 0) return none;
     out.teams = std::min(layout.rows, fit);
@@ -261,8 +270,8 @@ Status LaunchBackwardRowsRing(const BackwardPlan& plan, const RingShape& shape,
   args.dgamma = dgamma;
   args.dbeta = dbeta;
   args.mail = static_cast<Post*>(mail);
-  return LaunchRing("normalization gradient of long rows", KernelFor(problem.x, shape), shape,
-                    layout.rows, mail, stream, args);
+  return LaunchRing("normalization gradient of long rows", KernelFor(problem.x, problem.dy, shape),
+                    shape, layout.rows, mail, stream, args);
 }
 
 }  // namespace cuda

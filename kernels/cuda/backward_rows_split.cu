@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kApplyThreads)
       const int64_t at = (start + j) * args.cols + c;
       if (start + j < end) {
         LoadVector<A, VEC, typename Types::X>(args.x, args.buffers.x, at, x[j]);
-        LoadVector<A, VEC, typename Types::X>(args.dy, args.buffers.dy, at, dy[j]);
+        LoadVector<A, VEC, typename Types::Y>(args.dy, args.buffers.dy, at, dy[j]);
       }
     }
 #pragma unroll

@@ -31,7 +31,8 @@ struct Arguments {
 
 // kDirect: rows are aligned to vectors of 16 bytes and dx is stored from registers; else it takes
 // x's place in shared memory and leaves as a tile.
-template <typename T, int VEC, int ITEMS, bool kDirect>
+// D: of dy.
+template <typename T, typename D, int VEC, int ITEMS, bool kDirect>
 __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
     TileKernel(const __grid_constant__ Arguments args) {
   extern __shared__ uint4 stages[];  // [warps][kStages][x tile, dy tile, means, rstds]
@@ -43,7 +44,9 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
   const int group = lane / lanes;
   const int groups = 32 / lanes;
   const int cols = args.cols;
-  const int stage_bytes = 2 * shape.bytes + (8 * shape.rows + 15) / 16 * 16;
+  const int dy_bytes = shape.bytes / static_cast<int>(sizeof(T) / sizeof(D));
+  const int means_at = shape.bytes + dy_bytes;
+  const int stage_bytes = means_at + (8 * shape.rows + 15) / 16 * 16;
   char* stage = reinterpret_cast<char*>(stages) + warp * kStages * stage_bytes;
   const int64_t step = static_cast<int64_t>(gridDim.x) * kTileWarps * shape.rows;
   int64_t first = (static_cast<int64_t>(blockIdx.x) * kTileWarps + warp) * shape.rows;
@@ -51,9 +54,9 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
     char* to = stage + slot * stage_bytes;
     CopyTile(to, static_cast<const T*>(args.buffers.x), row, args.rows, shape.rows, cols,
              shape.bytes, lane);
-    CopyTile(to + shape.bytes, static_cast<const T*>(args.buffers.dy), row, args.rows, shape.rows,
-             cols, shape.bytes, lane);
-    float* means = reinterpret_cast<float*>(to + 2 * shape.bytes);
+    CopyTile(to + shape.bytes, static_cast<const D*>(args.buffers.dy), row, args.rows, shape.rows,
+             cols, dy_bytes, lane);
+    float* means = reinterpret_cast<float*>(to + means_at);
     for (int r = lane; r < shape.rows && row + r < args.rows; r += 32) {
       if (args.buffers.mean != nullptr) {
         CopyAsync<4>(means + r, static_cast<const float*>(args.buffers.mean) + row + r);
@@ -79,8 +82,8 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
     WaitForCopies<kStages - 1>();
     __syncwarp();
     T* x_tile = reinterpret_cast<T*>(stage + at * stage_bytes);
-    const T* dy_tile = reinterpret_cast<const T*>(stage + at * stage_bytes + shape.bytes);
-    const float* means = reinterpret_cast<const float*>(stage + at * stage_bytes + 2 * shape.bytes);
+    const D* dy_tile = reinterpret_cast<const D*>(stage + at * stage_bytes + shape.bytes);
+    const float* means = reinterpret_cast<const float*>(stage + at * stage_bytes + means_at);
     for (int r = group; r < shape.rows; r += groups) {
       // Rows beyond the last are computed from what lies there, and not used.
       const int64_t row = first + r;
@@ -95,7 +98,7 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
         const int c = ColumnOf<VEC>(i, lanes, rank);
         if (c < cols) {
           Unpack<T>(x_tile + r * cols + c, e[i]);
-          Unpack<T>(dy_tile + r * cols + c, d[i]);
+          Unpack<D>(dy_tile + r * cols + c, d[i]);
 #pragma unroll
           for (int v = 0; v < VEC; ++v) {
             e[i][v] -= mean;
@@ -178,27 +181,37 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
 
 using KernelPointer = void (*)(Arguments);
 
-template <typename T, int VEC, bool kDirect>
+template <typename T, typename D, int VEC, bool kDirect>
 KernelPointer KernelFor(int numbers) {
   if constexpr (kDirect) {
-    if (numbers <= 8) return TileKernel<T, VEC, 8 / VEC, kDirect>;
+    if (numbers <= 8) return TileKernel<T, D, VEC, 8 / VEC, kDirect>;
   }
-  return TileKernel<T, VEC, 16 / VEC, kDirect>;
+  return TileKernel<T, D, VEC, 16 / VEC, kDirect>;
 }
 
-template <typename T>
+template <typename T, typename D = T>
 KernelPointer KernelFor(int vector, int numbers) {
   constexpr int kVector = kVectorOf<T>;
-  if (vector == kVector) return KernelFor<T, kVector, true>(numbers);
-  if (vector == 4) return KernelFor<T, std::min(4, kVector / 2), false>(numbers);
-  if (vector == 2) return KernelFor<T, 2, false>(numbers);
-  return KernelFor<T, 1, false>(numbers);
+  if (vector == kVector) return KernelFor<T, D, kVector, true>(numbers);
+  if (vector == 4) return KernelFor<T, D, std::min(4, kVector / 2), false>(numbers);
+  if (vector == 2) return KernelFor<T, D, 2, false>(numbers);
+  return KernelFor<T, D, 1, false>(numbers);
+}
+
+KernelPointer KernelFor(const BackwardProblem& problem, int vector, int numbers) {
+  if (problem.dy != problem.x) {
+    return problem.dy == DType::kHalf ? KernelFor<float, __half>(vector, numbers)
+                                      : KernelFor<float, __nv_bfloat16>(vector, numbers);
+  }
+  if (problem.x == DType::kFloat) return KernelFor<float>(vector, numbers);
+  return problem.x == DType::kHalf ? KernelFor<__half>(vector, numbers)
+                                   : KernelFor<__nv_bfloat16>(vector, numbers);
 }
 
 TileShape ShapeOf(const BackwardPlan& plan, bool params_aligned) {
   const RowLayout& layout = plan.problem.geometry.rows;
-  return TileShapeOf(layout.rows, layout.cols, SizeOf(plan.problem.x), params_aligned,
-                     16 * plan.device.multiprocessors, kTileBytes);
+  return TileShapeOf(layout.rows, layout.cols, SizeOf(plan.problem.x), SizeOf(plan.problem.dy),
+                     params_aligned, 16 * plan.device.multiprocessors, kTileBytes);
 }
 
 }  // namespace
@@ -206,8 +219,9 @@ TileShape ShapeOf(const BackwardPlan& plan, bool params_aligned) {
 bool SuitsTiles(const BackwardPlan& plan) {
   const BackwardProblem& problem = plan.problem;
   const RowLayout& layout = problem.geometry.rows;
-  return layout.cols <= kTileColumns && problem.dy == problem.x && problem.dx == problem.x &&
-         !problem.in_double() && ShapeOf(plan, true).bytes <= kTileBytes;
+  return layout.cols <= kTileColumns && problem.dx == problem.x &&
+         (problem.dy == problem.x || MixedGradient(problem)) && !problem.in_double() &&
+         ShapeOf(plan, true).bytes <= kTileBytes;
 }
 
 int64_t TilePartials(const BackwardPlan& plan) {
@@ -239,11 +253,10 @@ Status LaunchBackwardRowsTile(const BackwardPlan& plan, const BackwardBuffers& b
   args.dgamma = dgamma;
   args.dbeta = dbeta;
   const int numbers = shape.items * shape.vector;
-  const auto kernel = problem.x == DType::kFloat  ? KernelFor<float>(shape.vector, numbers)
-                      : problem.x == DType::kHalf ? KernelFor<__half>(shape.vector, numbers)
-                                                  : KernelFor<__nv_bfloat16>(shape.vector, numbers);
-  const int64_t staged =
-      int64_t{kTileWarps} * kStages * (2 * shape.bytes + Align16(8 * shape.rows));
+  const KernelPointer kernel = KernelFor(problem, shape.vector, numbers);
+  const int64_t staged = int64_t{kTileWarps} * kStages *
+                         (shape.bytes + shape.bytes * SizeOf(problem.dy) / SizeOf(problem.x) +
+                          Align16(8 * shape.rows));
   const int64_t shared = std::max<int64_t>(staged, 2 * kTileWarps * layout.cols * 4);
   const char* name = "normalization gradient of short rows";
   NV_NORMS_RETURN_IF_ERROR(AllowShared(kernel, shared, name));

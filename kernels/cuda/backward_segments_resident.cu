@@ -17,10 +17,10 @@ struct Outputs {
 
 #if __CUDA_ARCH__ >= 800
 
-template <typename X, bool SAME, bool WARPS>
+template <typename X, typename D, typename Y, bool WARPS>
 struct BackwardBody {
   static constexpr int kVec = kVectorBytes / sizeof(X);
-  using Tiles = SegmentTiles<2, WARPS>;
+  using Tiles = SegmentTiles<kVec * sizeof(D), WARPS>;
 
   struct Storage {
     TeamStorage<3, float> sums;
@@ -113,8 +113,8 @@ struct BackwardBody {
       if (!FULL && j >= items) break;
       float x[kVec];
       float d[kVec];
-      Unpack<X>(from + 2 * j * kResidentThreads, x);
-      Unpack<X>(from + (2 * j + 1) * kResidentThreads, d);
+      Unpack<X>(Tiles::X(from, j), x);
+      Unpack<D>(Tiles::Beside(from, j), d);
 #pragma unroll
       for (int v = 0; v < kVec; ++v) {
         const float about = x[v] - next.mean;
@@ -218,31 +218,30 @@ struct BackwardBody {
       if (!FULL && j >= items) break;
       float x[kVec];
       float d[kVec];
-      Unpack<X>(from + 2 * j * kResidentThreads, x);
-      Unpack<X>(from + (2 * j + 1) * kResidentThreads, d);
+      Unpack<X>(Tiles::X(from, j), x);
+      Unpack<D>(Tiles::Beside(from, j), d);
 #pragma unroll
       for (int v = 0; v < kVec; ++v) {
         d[v] = d[v] * scale + (line.offset - (x[v] - row.mean) * line.slope);
       }
-      StoreStrip<X, SAME>(problem.dx, buffers.dx, to + j * Tiles::kLanes * kVec, d,
-                          tiles.shape.small_output);
+      StoreStrip<Y>(problem.dx, buffers.dx, to + j * Tiles::kLanes * kVec, d,
+                    tiles.shape.small_output);
     }
   }
 };
 
 #endif  // __CUDA_ARCH__ >= 800
 
-template <typename X, bool SAME, bool WARPS, bool STREAMING>
+template <typename X, typename D, typename Y, bool WARPS, bool STREAMING>
 __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
     BackwardSegmentsKernel(const __grid_constant__ SegmentShape shape,
                            const __grid_constant__ BackwardProblem problem,
                            const BackwardBuffers buffers, const Outputs outputs, Post* mail) {
 #if __CUDA_ARCH__ >= 800
   extern __shared__ uint4 slots[];
-  using Body = BackwardBody<X, SAME, WARPS>;
+  using Body = BackwardBody<X, D, Y, WARPS>;
   __shared__ typename Body::Storage storage;
-  const void* const tensors[2] = {buffers.x, buffers.dy};
-  const typename Body::Tiles tiles(shape, slots, tensors);
+  const typename Body::Tiles tiles(shape, slots, buffers.x, buffers.dy);
   Body body(tiles, problem, buffers, outputs, mail, &storage);
   Walk<typename Body::Tiles, Body> walk(tiles, body);
   walk.template Run<STREAMING, true>();
@@ -252,13 +251,13 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
 using BackwardKernel = void (*)(SegmentShape, BackwardProblem, BackwardBuffers, Outputs, Post*);
 
 BackwardKernel KernelFor(const BackwardProblem& problem, bool warps, bool streaming) {
-  const bool same = problem.dx == problem.x;
-  return KernelOfTypes(problem.x, same, [&](auto* tag, auto is_same) -> BackwardKernel {
-    using X = std::remove_pointer_t<decltype(tag)>;
-    constexpr bool kSame = decltype(is_same)::value;
-    if (warps) return BackwardSegmentsKernel<X, kSame, true, false>;
-    if (streaming) return BackwardSegmentsKernel<X, kSame, false, true>;
-    return BackwardSegmentsKernel<X, kSame, false, false>;
+  return BackwardKernelOf(problem, [&](auto* x, auto* dy, auto* dx) -> BackwardKernel {
+    using X = std::remove_pointer_t<decltype(x)>;
+    using D = std::remove_pointer_t<decltype(dy)>;
+    using Y = std::remove_pointer_t<decltype(dx)>;
+    if (warps) return BackwardSegmentsKernel<X, D, Y, true, false>;
+    if (streaming) return BackwardSegmentsKernel<X, D, Y, false, true>;
+    return BackwardSegmentsKernel<X, D, Y, false, false>;
   });
 }
 
@@ -271,10 +270,10 @@ SegmentShape ShapeOf(const BackwardPlan& plan) {
 
 void PlanBackwardSegmentsResident(BackwardPlan* plan) {
   const BackwardProblem& problem = plan->problem;
-  if (problem.in_double() || problem.dy != problem.x || !plan->want_dx) return;
+  if (!HasGradientKernel(problem) || !plan->want_dx) return;
   CutSegments(
       SegmentLayout::Of(problem.geometry.rows), plan->device, static_cast<int>(SizeOf(problem.x)),
-      2,
+      BesideOf(problem),
       [&](bool warps, bool streaming) {
         return reinterpret_cast<const void*>(KernelFor(problem, warps, streaming));
       },

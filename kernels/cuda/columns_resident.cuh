@@ -3,8 +3,8 @@
 //
 // x[n] is [rows, width], in vectors of 16 bytes; a unit of work is `vectors` of these columns of
 // one sample. Groups of blocks take units in turn. The rows are dealt out to the blocks of a group,
-// a block's rows are cut into tiles of TileItems(tensors) * row_step rows, and a thread has the
-// same vector of columns in every tile.
+// a block's rows are cut into tiles of TileItems(beside) * row_step rows, and a thread has the same
+// vector of columns in every tile.
 #ifndef NV_NORMS_KERNELS_CUDA_COLUMNS_RESIDENT_CUH_
 #define NV_NORMS_KERNELS_CUDA_COLUMNS_RESIDENT_CUH_
 
@@ -63,25 +63,26 @@ __device__ __forceinline__ int StatOf(const StripShape& shape, int column) {
 
 #if __CUDA_ARCH__ >= 800
 
-// The tiles of a block's units, for Walk.
-template <int TENSORS>
-struct StripTiles {
-  static constexpr int kItems = TileItems(TENSORS);
+// The tiles of a block's units, for Walk. BESIDE: bytes of dy beside a vector of x, or 0.
+template <int BESIDE>
+struct StripTiles : SlotLayout<BESIDE> {
+  static constexpr int kItems = TileItems(BESIDE);
 
   const StripShape& shape;
   const StripPlace& place;
-  uint4* ring;                 // the thread's first vector
-  const uint4* from[TENSORS];  // the same in the tensors
-  int step;                    // vectors from an item to the next
-  int count;                   // of the block
-  int full;                    // of them have all their rows
+  uint4* ring;     // the thread's first vector
+  const uint4* x;  // the same in the tensors
+  const char* dy;
+  int step;   // vectors from an item to the next
+  int count;  // of the block
+  int full;   // of them have all their rows
 
   __device__ __forceinline__ StripTiles(const StripShape& shape, const StripPlace& place,
-                                        uint4* ring, const void* const (&tensors)[TENSORS])
+                                        uint4* ring, const void* x_tensor, const void* dy_tensor)
       : shape(shape), place(place), ring(ring + threadIdx.x) {
     const int64_t at = static_cast<int64_t>(place.begin + place.row) * shape.width + place.vector;
-#pragma unroll
-    for (int i = 0; i < TENSORS; ++i) from[i] = static_cast<const uint4*>(tensors[i]) + at;
+    x = static_cast<const uint4*>(x_tensor) + at;
+    dy = static_cast<const char*>(dy_tensor) + at * BESIDE;
     step = shape.row_step * shape.width;
     const int tile_rows = shape.row_step * kItems;
     count = (place.length + tile_rows - 1) / tile_rows;
@@ -99,7 +100,7 @@ struct StripTiles {
     return StripUnit(shape, unit).Base(shape);
   }
   __device__ __forceinline__ uint4* Slot(int slot) const {
-    return ring + slot * (kItems * TENSORS * kResidentThreads);
+    return ring + slot * (TileBytes(BESIDE) / kVectorBytes);
   }
 
   // Rows of this thread in a tile: the first so many of its items.
@@ -114,13 +115,19 @@ struct StripTiles {
   template <bool FULL>
   __device__ __forceinline__ void LoadItems(uint4* to, int64_t base, int tile, int items,
                                             uint64_t policy) const {
+    const int64_t first = base + static_cast<int64_t>(tile) * (kItems * step);
+    const uint4* at = x + first;
 #pragma unroll
-    for (int i = 0; i < TENSORS; ++i) {
-      const uint4* at = from[i] + (base + static_cast<int64_t>(tile) * (kItems * step));
+    for (int j = 0; j < kItems; ++j) {
+      if (FULL || j < items) CopyAsync<kVectorBytes>(this->X(to, j), at, policy);
+      at += step;
+    }
+    if constexpr (BESIDE > 0) {
+      const char* at = dy + first * BESIDE;
 #pragma unroll
       for (int j = 0; j < kItems; ++j) {
-        if (FULL || j < items) CopyAsync(to + (j * TENSORS + i) * kResidentThreads, at, policy);
-        at += step;
+        if (FULL || j < items) CopyAsync<BESIDE>(this->Beside(to, j), at, policy);
+        at += step * BESIDE;
       }
     }
   }

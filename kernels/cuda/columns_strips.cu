@@ -68,7 +68,7 @@ StripShape ShapeOf(const ColumnLayout& layout, int number_bytes, const StripTile
   return out;
 }
 
-bool CutStrips(const ColumnLayout& layout, const Device& device, int number_bytes, int tensors,
+bool CutStrips(const ColumnLayout& layout, const Device& device, int number_bytes, int beside,
                int numbers, int stat_bytes, const std::function<const void*(bool)>& kernel,
                StripTile* tile) {
   *tile = StripTile();
@@ -89,7 +89,7 @@ bool CutStrips(const ColumnLayout& layout, const Device& device, int number_byte
   StripTile out;
   out.fold = static_cast<int>(fold);
   const auto cut = [&](int64_t vectors, int64_t units_at_once) {
-    const int64_t tile_rows = TileItems(tensors) * (kResidentThreads / vectors);
+    const int64_t tile_rows = TileItems(beside) * (kResidentThreads / vectors);
     const int64_t wanted = std::max<int64_t>(1, device.multiprocessors / units_at_once);
     out.vectors = static_cast<int>(vectors);
     out.blocks = static_cast<int>(std::min(wanted, CeilDiv(rows, tile_rows)));
@@ -104,24 +104,24 @@ bool CutStrips(const ColumnLayout& layout, const Device& device, int number_byte
   }
   // Unless there is much more than the chip holds, and it holds several units. Numbers of 16 bits
   // gain nothing.
-  const int64_t unit_bytes = rows * line * kVectorBytes * tensors;
+  const int64_t unit_bytes = rows * line * ItemBytes(beside);
   const int64_t units_at_once = (kOnChip + unit_bytes / 2) / unit_bytes;
   if (number_bytes == 4 && units_at_once >= kManyWaves &&
       unit_bytes * units_of(line) >= kManyWaves * kOnChip &&
       units_at_once <= device.multiprocessors / 4) {
     cut(line, units_at_once);
   }
-  const int64_t tile_rows = TileItems(tensors) * (kResidentThreads / out.vectors);
+  const int64_t tile_rows = TileItems(beside) * (kResidentThreads / out.vectors);
   const int64_t tiles = CeilDiv(CeilDiv(rows, out.blocks), tile_rows);
   const int64_t scratch = ScratchBytes(ShapeOf(layout, number_bytes, out), numbers, stat_bytes);
   const int64_t room =
-      std::min<int64_t>(kMaxSlots, (device.shared_bytes - scratch) / TileBytes(tensors));
+      std::min<int64_t>(kMaxSlots, (device.shared_bytes - scratch) / TileBytes(beside));
   if (room < kWindow + 1) return false;
   out.streaming = tiles > room;
   // A block that has no other to wait for takes what it needs and leaves room for one more.
   out.slots = static_cast<int>(out.blocks == 1 ? std::min(room, tiles) : room);
   out.kept = out.slots - kWindow;
-  out.shared = out.slots * TileBytes(tensors) + scratch;
+  out.shared = out.slots * TileBytes(beside) + scratch;
   int resident = 0;
   const void* function = kernel(out.streaming);
   if (cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,

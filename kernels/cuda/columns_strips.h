@@ -63,10 +63,10 @@ inline int64_t ScratchBytes(const StripShape& shape, int numbers, int stat_bytes
   return (entries + 15) / 16 * 16 + sums + (others + 15) / 16 * 16 + (stats + 15) / 16 * 16;
 }
 
-// Cuts the columns for a kernel that reads `tensors` tensors of numbers of so many bytes and
-// exchanges `numbers` sums a column; kernel(streaming) is the one to launch. False where they do
-// not suit.
-bool CutStrips(const ColumnLayout& layout, const Device& device, int number_bytes, int tensors,
+// Cuts the columns for a kernel that reads x of numbers of so many bytes, and `beside` bytes of dy
+// with a vector of x, and exchanges `numbers` sums a column; kernel(streaming) is the one to
+// launch. False where they do not suit.
+bool CutStrips(const ColumnLayout& layout, const Device& device, int number_bytes, int beside,
                int numbers, int stat_bytes, const std::function<const void*(bool)>& kernel,
                StripTile* tile);
 

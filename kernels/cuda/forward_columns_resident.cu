@@ -106,10 +106,10 @@ __device__ __forceinline__ void StatsOfColumns(const StripShape& shape,
 
 #if __CUDA_ARCH__ >= 800
 
-template <typename X, bool SAME>
+template <typename X, typename Y>
 struct ForwardBody {
   static constexpr int kVec = kVectorBytes / sizeof(X);
-  static constexpr int kItems = TileItems(1);
+  static constexpr int kItems = TileItems(0);
 
   // What one thread has of a column until all need it.
   struct Column {
@@ -318,7 +318,7 @@ struct ForwardBody {
 #pragma unroll
       for (int v = 0; v < kVec; ++v) y[v] = (Get(words[j], v) - high[v]) * scale[v] + shift[v];
       if (shape.s_stride != 0) ApplyRow(tile * kItems + j, y);
-      StoreStrip<X, SAME>(problem.y, buffers.y, to, y, shape.small_output);
+      StoreStrip<Y>(problem.y, buffers.y, to, y, shape.small_output);
       to += step;
     }
   }
@@ -335,7 +335,7 @@ struct ForwardBody {
 
 #endif  // __CUDA_ARCH__ >= 800
 
-template <typename X, bool SAME, bool STREAMING>
+template <typename X, typename Y, bool STREAMING>
 __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
     ForwardResidentKernel(const __grid_constant__ StripShape shape,
                           const __grid_constant__ ForwardProblem problem,
@@ -343,23 +343,22 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
 #if __CUDA_ARCH__ >= 800
   extern __shared__ uint4 tiles[];
   const StripPlace place(shape);
-  uint4* scratch = tiles + shape.slots * TileItems(1) * kResidentThreads;
-  ForwardBody<X, SAME> body(shape, place, problem, buffers, scratch, workspace);
-  const void* const tensors[1] = {buffers.x};
-  const StripTiles<1> strip(shape, place, tiles, tensors);
-  Walk<StripTiles<1>, ForwardBody<X, SAME>> walk(strip, body);
+  uint4* scratch = tiles + shape.slots * (TileBytes(0) / kVectorBytes);
+  ForwardBody<X, Y> body(shape, place, problem, buffers, scratch, workspace);
+  const StripTiles<0> strip(shape, place, tiles, buffers.x, nullptr);
+  Walk<StripTiles<0>, ForwardBody<X, Y>> walk(strip, body);
   walk.template Run<STREAMING, false>();
 #endif
 }
 
 using ForwardKernel = void (*)(StripShape, ForwardProblem, ForwardBuffers, void*);
 
-ForwardKernel KernelFor(DType x, bool same, bool streaming) {
-  return KernelOfTypes(x, same, [&](auto* tag, auto is_same) -> ForwardKernel {
-    using X = std::remove_pointer_t<decltype(tag)>;
-    constexpr bool kSame = decltype(is_same)::value;
-    if (streaming) return ForwardResidentKernel<X, kSame, true>;
-    return ForwardResidentKernel<X, kSame, false>;
+ForwardKernel KernelFor(const ForwardProblem& problem, bool streaming) {
+  return ForwardKernelOf(problem.x, problem.y, [&](auto* x, auto* y) -> ForwardKernel {
+    using X = std::remove_pointer_t<decltype(x)>;
+    using Y = std::remove_pointer_t<decltype(y)>;
+    if (streaming) return ForwardResidentKernel<X, Y, true>;
+    return ForwardResidentKernel<X, Y, false>;
   });
 }
 
@@ -371,9 +370,9 @@ void PlanForwardColumnsResident(ForwardPlan* plan) {
   const ColumnLayout& layout = problem.geometry.columns;
   const int size = static_cast<int>(SizeOf(problem.x));
   const auto kernel = [&](bool streaming) {
-    return reinterpret_cast<const void*>(KernelFor(problem.x, problem.y == problem.x, streaming));
+    return reinterpret_cast<const void*>(KernelFor(problem, streaming));
   };
-  if (!CutStrips(layout, plan->device, size, 1, kNumbers, sizeof(Scaling<float>), kernel,
+  if (!CutStrips(layout, plan->device, size, 0, kNumbers, sizeof(Scaling<float>), kernel,
                  &plan->strips)) {
     return;
   }
@@ -389,8 +388,7 @@ Status LaunchForwardColumnsResident(const ForwardPlan& plan, const ForwardBuffer
   if (!*launched) return Status();
   const int size = static_cast<int>(SizeOf(problem.x));
   const StripShape shape = ShapeOf(problem.geometry.columns, size, plan.strips);
-  return LaunchResident("normalization of resident columns",
-                        KernelFor(problem.x, problem.y == problem.x, shape.streaming),
+  return LaunchResident("normalization of resident columns", KernelFor(problem, shape.streaming),
                         shape.blocks * shape.groups, shape.blocks > 1, plan.strips.shared, stream,
                         launched, shape, problem, buffers, workspace);
 }

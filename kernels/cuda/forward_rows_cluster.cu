@@ -139,20 +139,24 @@ __global__ void __launch_bounds__(kRingThreads, 1)
 }
 
 // Each number of items of usual types has a kernel of its own.
+template <typename T, typename Y>
+ForwardRingPointer WideKernelFor(const RingShape& shape) {
+  constexpr int kVector = kVectorOf<T>;
+  if (shape.items * kVector == 16) return ClusterKernel<T, Y, kVector, 16>;
+  if (shape.items * kVector == 24) return ClusterKernel<T, Y, kVector, 24>;
+  return ClusterKernel<T, Y, kVector, kForwardNumbers>;
+}
+
 template <typename T>
 ForwardRingPointer KernelFor(DType x, DType y, const RingShape& shape) {
   constexpr int kVector = kVectorOf<T>;
   if (shape.vector != kVector) {
     return x == y ? ClusterKernel<T, T, 4 / sizeof(T), kForwardNarrowNumbers> : nullptr;
   }
-  if (x == y) {
-    if (shape.items * kVector == 16) return ClusterKernel<T, T, kVector, 16>;
-    if (shape.items * kVector == 24) return ClusterKernel<T, T, kVector, 24>;
-    return ClusterKernel<T, T, kVector, kForwardNumbers>;
-  }
+  if (x == y) return WideKernelFor<T, T>(shape);
   if constexpr (std::is_same_v<T, float>) {
-    return y == DType::kHalf ? ClusterKernel<T, __half, kVector, kForwardNumbers>
-                             : ClusterKernel<T, __nv_bfloat16, kVector, kForwardNumbers>;
+    return y == DType::kHalf ? WideKernelFor<T, __half>(shape)
+                             : WideKernelFor<T, __nv_bfloat16>(shape);
   } else {
     return y == DType::kFloat ? ClusterKernel<T, float, kVector, kForwardNumbers> : nullptr;
   }

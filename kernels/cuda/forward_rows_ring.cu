@@ -202,6 +202,19 @@ ForwardRingPointer KernelFor(Team team) {
                               : RingKernel<T, Y, VEC, NUMBERS, Team::kGrid>;
 }
 
+// Each number of items of a block has a kernel of its own.
+template <typename T, typename Y>
+ForwardRingPointer WideKernelFor(const RingShape& shape) {
+  constexpr int kVector = kVectorOf<T>;
+  if (shape.team == Team::kBlock && shape.items * kVector == 16) {
+    return RingKernel<T, Y, kVector, 16, Team::kBlock>;
+  }
+  if (shape.team == Team::kBlock && shape.items * kVector == 24) {
+    return RingKernel<T, Y, kVector, 24, Team::kBlock>;
+  }
+  return KernelFor<T, Y, kVector, kForwardNumbers>(shape.team);
+}
+
 // Null where there is none for these types.
 template <typename T>
 ForwardRingPointer KernelFor(DType x, DType y, const RingShape& shape) {
@@ -209,18 +222,10 @@ ForwardRingPointer KernelFor(DType x, DType y, const RingShape& shape) {
   if (shape.vector != kVector) {
     return x == y ? KernelFor<T, T, 4 / sizeof(T), kForwardNarrowNumbers>(shape.team) : nullptr;
   }
-  if (x == y) {
-    if (shape.team == Team::kBlock && shape.items * kVector == 16) {
-      return RingKernel<T, T, kVector, 16, Team::kBlock>;
-    }
-    if (shape.team == Team::kBlock && shape.items * kVector == 24) {
-      return RingKernel<T, T, kVector, 24, Team::kBlock>;
-    }
-    return KernelFor<T, T, kVector, kForwardNumbers>(shape.team);
-  }
+  if (x == y) return WideKernelFor<T, T>(shape);
   if constexpr (std::is_same_v<T, float>) {
-    return y == DType::kHalf ? KernelFor<T, __half, kVector, kForwardNumbers>(shape.team)
-                             : KernelFor<T, __nv_bfloat16, kVector, kForwardNumbers>(shape.team);
+    return y == DType::kHalf ? WideKernelFor<T, __half>(shape)
+                             : WideKernelFor<T, __nv_bfloat16>(shape);
   } else {
     return y == DType::kFloat ? KernelFor<T, float, kVector, kForwardNumbers>(shape.team) : nullptr;
   }
@@ -238,8 +243,8 @@ RingShape ShapeOf(const ForwardPlan& plan, bool wide) {
   const RowLayout& layout = plan.problem.geometry.rows;
   const int64_t size = SizeOf(plan.problem.x);
   const int most = wide ? kForwardNumbers : kForwardNarrowNumbers;
-  return RingShapeOf(layout.rows, layout.cols, size, (wide ? 16 : 4) / size,
-                     {kForwardLeastNumbers, most, most}, 1, plan.device);
+  return RingShapeOf(layout.rows, layout.cols, size, 0, (wide ? 16 : 4) / size,
+                     {kForwardLeastNumbers, most, most}, plan.device);
 }
 
 }  // namespace

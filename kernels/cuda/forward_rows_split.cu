@@ -145,7 +145,8 @@ Status LaunchAs(const ForwardPlan& plan, const ForwardBuffers& buffers, void* wo
   const auto kernels = WithSplitTypes<A>(problem, vector, [](auto* types, auto numbers) {
     using Types = std::remove_pointer_t<decltype(types)>;
     constexpr int kVector = decltype(numbers)::value;
-    return SplitKernels<A>{TileMomentsKernel<A, kVector, Types>, ApplyKernel<A, kVector, Types>};
+    return SplitKernels<A>{TileMomentsKernel<A, kVector, typename Types::OfX>,
+                           ApplyKernel<A, kVector, Types>};
   });
   auto* moments = static_cast<Moments*>(workspace);
   auto* scaling = reinterpret_cast<Scaling<A>*>(static_cast<char*>(workspace) +

@@ -28,7 +28,8 @@ struct Arguments {
 };
 
 // kDirect: rows are aligned to vectors of 16 bytes and y is stored from registers; else it takes
-// x's place in shared memory and leaves as a tile.
+// x's place in shared memory and leaves as a tile. A y of smaller numbers moves up: by then its
+// place holds x of rows that all lanes have read.
 template <typename T, typename Y, int VEC, int ITEMS, bool kDirect>
 __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
     TileKernel(const __grid_constant__ Arguments args) {
@@ -84,6 +85,7 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
         if (c < cols) Unpack<T>(from + c, values[i]);
       }
       float shift = 0;
+      if constexpr (!kDirect && !std::is_same_v<T, Y>) __syncwarp();
       if (center) {
         const float pivot = kPivot ? __shfl_sync(0xffffffffu, values[0][0], group * lanes) : 0.0f;
         float parts[4] = {0, 0, 0, 0};
@@ -142,15 +144,15 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
           if constexpr (kDirect) {
             if (row < args.rows) StoreAs(y + c, values[i]);
           } else {
-            StoreAs(from + c, values[i]);
+            StoreAs(reinterpret_cast<Y*>(tile) + r * cols + c, values[i]);
           }
         }
       }
     }
     __syncwarp();
     if constexpr (!kDirect) {
-      StoreTile(static_cast<T*>(args.buffers.y), tile, first, args.rows, shape.rows, cols,
-                shape.bytes, lane);
+      StoreTile(static_cast<Y*>(args.buffers.y), tile, first, args.rows, shape.rows, cols,
+                shape.bytes / static_cast<int>(sizeof(T) / sizeof(Y)), lane);
       __syncwarp();
     }
     at = at == kStages - 1 ? 0 : at + 1;
@@ -189,7 +191,15 @@ Choice KernelFor(DType x, DType y, int vector, int numbers) {
       return y == DType::kFloat ? DirectKernelFor<T, float>(numbers) : Choice();
     }
   }
-  if (x != y || numbers > 16) return Choice();
+  if (numbers > 16) return Choice();
+  if (x != y) {
+    // Rows of 10: those of an odd number of columns are left to others.
+    if constexpr (std::is_same_v<T, float>) {
+      if (vector == 2 && y == DType::kHalf) return ChoiceOf<T, __half, 2, false, 16>();
+      if (vector == 2) return ChoiceOf<T, __nv_bfloat16, 2, false, 16>();
+    }
+    return Choice();
+  }
   if (vector == 1) return ChoiceOf<T, T, 1, false, 16>();
   if (vector == 2) return ChoiceOf<T, T, 2, false, 16>();
   return ChoiceOf<T, T, kVectorOf<T> / 2, false, 16>();
@@ -207,6 +217,7 @@ Status LaunchForwardRowsTile(const ForwardPlan& plan, const ForwardBuffers& buff
     return Status();
   }
   const TileShape shape = TileShapeOf(layout.rows, layout.cols, SizeOf(problem.x),
+                                      std::min(SizeOf(problem.x), SizeOf(problem.y)),
                                       AlignedTo(buffers.gamma, 16) && AlignedTo(buffers.beta, 16),
                                       16 * plan.device.multiprocessors, kTileBytes);
   const bool direct = shape.vector * SizeOf(problem.x) == 16;

@@ -10,10 +10,10 @@ namespace {
 
 #if __CUDA_ARCH__ >= 800
 
-template <typename X, bool SAME, bool WARPS>
+template <typename X, typename Y, bool WARPS>
 struct ForwardBody {
   static constexpr int kVec = kVectorBytes / sizeof(X);
-  using Tiles = SegmentTiles<1, WARPS>;
+  using Tiles = SegmentTiles<0, WARPS>;
 
   struct Storage {
     TeamStorage<1, double> means;
@@ -97,7 +97,7 @@ struct ForwardBody {
     for (int j = 0; j < Tiles::kItems; ++j) {
       if (!FULL && j >= items) break;
       float x[kVec];
-      Unpack<X>(from + j * kResidentThreads, x);
+      Unpack<X>(Tiles::X(from, j), x);
       if (j == 0 && count == 0 && problem.formula != Formula::kRms) reference = x[0];
 #pragma unroll
       for (int v = 0; v < kVec; ++v) {
@@ -210,28 +210,27 @@ struct ForwardBody {
     for (int j = 0; j < Tiles::kItems; ++j) {
       if (!FULL && j >= items) break;
       float x[kVec];
-      Unpack<X>(from + j * kResidentThreads, x);
+      Unpack<X>(Tiles::X(from, j), x);
 #pragma unroll
       for (int v = 0; v < kVec; ++v) x[v] = (x[v] - high) * scale + shift;
-      StoreStrip<X, SAME>(problem.y, buffers.y, to + j * Tiles::kLanes * kVec, x,
-                          tiles.shape.small_output);
+      StoreStrip<Y>(problem.y, buffers.y, to + j * Tiles::kLanes * kVec, x,
+                    tiles.shape.small_output);
     }
   }
 };
 
 #endif  // __CUDA_ARCH__ >= 800
 
-template <typename X, bool SAME, bool WARPS, bool STREAMING>
+template <typename X, typename Y, bool WARPS, bool STREAMING>
 __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
     ForwardSegmentsKernel(const __grid_constant__ SegmentShape shape,
                           const __grid_constant__ ForwardProblem problem,
                           const ForwardBuffers buffers, Post* mail) {
 #if __CUDA_ARCH__ >= 800
   extern __shared__ uint4 slots[];
-  using Body = ForwardBody<X, SAME, WARPS>;
+  using Body = ForwardBody<X, Y, WARPS>;
   __shared__ typename Body::Storage storage;
-  const void* const tensors[1] = {buffers.x};
-  const typename Body::Tiles tiles(shape, slots, tensors);
+  const typename Body::Tiles tiles(shape, slots, buffers.x, nullptr);
   Body body(tiles, problem, buffers, mail, &storage);
   Walk<typename Body::Tiles, Body> walk(tiles, body);
   walk.template Run<STREAMING, true>();
@@ -241,13 +240,12 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
 using ForwardKernel = void (*)(SegmentShape, ForwardProblem, ForwardBuffers, Post*);
 
 ForwardKernel KernelFor(const ForwardProblem& problem, bool warps, bool streaming) {
-  const bool same = problem.y == problem.x;
-  return KernelOfTypes(problem.x, same, [&](auto* tag, auto is_same) -> ForwardKernel {
-    using X = std::remove_pointer_t<decltype(tag)>;
-    constexpr bool kSame = decltype(is_same)::value;
-    if (warps) return ForwardSegmentsKernel<X, kSame, true, false>;
-    if (streaming) return ForwardSegmentsKernel<X, kSame, false, true>;
-    return ForwardSegmentsKernel<X, kSame, false, false>;
+  return ForwardKernelOf(problem.x, problem.y, [&](auto* x, auto* y) -> ForwardKernel {
+    using X = std::remove_pointer_t<decltype(x)>;
+    using Y = std::remove_pointer_t<decltype(y)>;
+    if (warps) return ForwardSegmentsKernel<X, Y, true, false>;
+    if (streaming) return ForwardSegmentsKernel<X, Y, false, true>;
+    return ForwardSegmentsKernel<X, Y, false, false>;
   });
 }
 
@@ -259,7 +257,7 @@ void PlanForwardSegments(ForwardPlan* plan) {
   const SegmentLayout layout = SegmentLayout::Of(problem.geometry.rows);
   const int size = static_cast<int>(SizeOf(problem.x));
   CutSegments(
-      layout, plan->device, size, 1,
+      layout, plan->device, size, 0,
       [&](bool warps, bool streaming) {
         return reinterpret_cast<const void*>(KernelFor(problem, warps, streaming));
       },

@@ -50,10 +50,10 @@ struct GradientRow {
     Bits<A, VEC> dy_bits[ITEMS];
     LoadRow<A, VEC, ITEMS, typename Types::X>(args.x, args.buffers.x, base, cols, threads, rank,
                                               x_bits);
-    LoadRow<A, VEC, ITEMS, typename Types::X>(args.dy, args.buffers.dy, base, cols, threads, rank,
+    LoadRow<A, VEC, ITEMS, typename Types::Y>(args.dy, args.buffers.dy, base, cols, threads, rank,
                                               dy_bits);
     ConvertRow<A, VEC, ITEMS, typename Types::X>(args.x, x_bits, cols, threads, rank, mean, e);
-    ConvertRow<A, VEC, ITEMS, typename Types::X>(args.dy, dy_bits, cols, threads, rank, A(0), dy);
+    ConvertRow<A, VEC, ITEMS, typename Types::Y>(args.dy, dy_bits, cols, threads, rank, A(0), dy);
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
 #pragma unroll

@@ -10,6 +10,11 @@
 namespace nv_norms {
 namespace cuda {
 
+// What mixed precision gives a norm that computes in float32: dy in 16 bits, x and dx in float32.
+inline bool MixedGradient(const BackwardProblem& problem) {
+  return problem.x == DType::kFloat && problem.dx == DType::kFloat && SizeOf(problem.dy) == 2;
+}
+
 inline int64_t SizeOfNumber(bool in_double) { return in_double ? 8 : 4; }
 // Of GradientTerms for every statistic.
 inline int64_t TermsBytes(const BackwardProblem& problem) {

@@ -12,14 +12,16 @@ namespace cuda {
 constexpr int kResidentThreads = 256;
 constexpr int kResidentBlocks = 2;  // of a multiprocessor
 constexpr int kVectorBytes = 16;
-constexpr int kMaxSlots = 15;  // groups of copies that a thread can tell apart
+constexpr int kMaxSlots = 18;  // groups of copies that a thread can tell apart
 constexpr int kWindow = 3;     // tiles on their way where a unit does not fit
 
-// Vectors of a tile to a thread, of each of so many tensors.
-NV_NORMS_HOST_DEVICE constexpr int TileItems(int tensors) { return 4 / tensors; }
+// A tile holds so many vectors of x to a thread, and in the gradient beside each as many numbers of
+// dy: 16 bytes, or 8 where x is in float32 and dy in 16 bits. `beside`: these bytes, or 0.
+NV_NORMS_HOST_DEVICE constexpr int TileItems(int beside) { return beside == 0 ? 4 : 2; }
+NV_NORMS_HOST_DEVICE constexpr int ItemBytes(int beside) { return kVectorBytes + beside; }
 
-inline int64_t TileBytes(int tensors) {
-  return int64_t{TileItems(tensors)} * tensors * kVectorBytes * kResidentThreads;
+NV_NORMS_HOST_DEVICE constexpr int TileBytes(int beside) {
+  return TileItems(beside) * ItemBytes(beside) * kResidentThreads;
 }
 
 }  // namespace cuda

@@ -34,9 +34,10 @@ struct RingNumbers {
   int cluster_most;
 };
 
-// The shape for rows of `tensors` tensors together; blocks is 0 where there is none.
-RingShape RingShapeOf(int64_t rows, int64_t cols, int64_t size, int64_t vector,
-                      const RingNumbers& numbers, int tensors, const Device& device);
+// The shape for rows of x, of numbers of `size` bytes, and of dy of `beside` bytes, 0 in the
+// forward pass; blocks is 0 where there is none.
+RingShape RingShapeOf(int64_t rows, int64_t cols, int64_t size, int64_t beside, int64_t vector,
+                      const RingNumbers& numbers, const Device& device);
 
 // Of shared memory, for what warps post.
 inline int64_t ClusterMailBytes(int64_t warps) { return kMailSlots * kPostBytes * warps; }

@@ -5,6 +5,7 @@
 
 #include <type_traits>
 
+#include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -143,22 +144,28 @@ struct AnyTypes {
   using X = Any<A>;
   using P = Any<A>;
   using Y = Any<A>;
+  using OfX = AnyTypes;  // for kernels that know x alone
 };
-template <typename T>
+template <typename T, typename O = T>
 struct FixedTypes {
-  using X = Fixed<T>;  // x and dy
+  using X = Fixed<T>;  // x, in the gradient dx
   using P = Fixed<float>;
-  using Y = Fixed<T>;  // y and dx
+  using Y = Fixed<O>;  // y, in the gradient dy
+  using OfX = FixedTypes<T>;
 };
 
-// The types for which FixedTypes are made.
+// The types for which FixedTypes are made: y, or dy and dx, of x's type, or x and dx in float32 and
+// y or dy in 16 bits.
 inline bool UsualTypes(const ForwardProblem& problem) {
-  return problem.x == problem.y && problem.param == DType::kFloat && problem.x != DType::kDouble;
+  return (problem.x == problem.y || (problem.x == DType::kFloat && SizeOf(problem.y) == 2)) &&
+         problem.param == DType::kFloat && problem.x != DType::kDouble;
 }
 inline bool UsualTypes(const BackwardProblem& problem) {
-  return problem.dy == problem.x && problem.dx == problem.x && problem.param == DType::kFloat &&
-         !problem.in_double();
+  return problem.dx == problem.x && (problem.dy == problem.x || MixedGradient(problem)) &&
+         problem.param == DType::kFloat && !problem.in_double();
 }
+inline DType OtherType(const ForwardProblem& problem) { return problem.y; }
+inline DType OtherType(const BackwardProblem& problem) { return problem.dy; }
 
 // Vectors of 4 where every row and the parameters are aligned for them.
 inline int VectorFor(const ForwardProblem& problem, const ForwardBuffers& buffers) {

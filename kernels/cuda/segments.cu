@@ -37,7 +37,7 @@ SegmentShape ShapeOf(const SegmentLayout& layout, int number_bytes, const Segmen
   return out;
 }
 
-void CutSegments(const SegmentLayout& layout, const Device& device, int number_bytes, int tensors,
+void CutSegments(const SegmentLayout& layout, const Device& device, int number_bytes, int beside,
                  const std::function<const void*(bool, bool)>& kernel, SegmentCut* cut) {
   *cut = SegmentCut();
   const int64_t length = layout.length * number_bytes / kVectorBytes;
@@ -46,8 +46,8 @@ void CutSegments(const SegmentLayout& layout, const Device& device, int number_b
     return;
   }
   // Two blocks to a multiprocessor, of which one works while the other waits, if there is room.
-  const int64_t tile_bytes = TileBytes(tensors);
-  const int64_t items = TileItems(tensors);
+  const int64_t tile_bytes = TileBytes(beside);
+  const int64_t items = TileItems(beside);
   SegmentCut out;
   int64_t room = (device.shared_bytes + kReserved) / 2 - kReserved - kStatic;
   if (room < (kWindow + 1) * tile_bytes) room = device.shared_bytes - kStatic;
@@ -90,7 +90,7 @@ void CutSegments(const SegmentLayout& layout, const Device& device, int number_b
   // 0.704 and 0.697 of a copy's speed (geometric mean) with at most 4, 5, 6 and 7 tiles of a row in
   // the 7 slots, in the forward pass 0.679, 0.682, 0.684 and 0.686.
   const int64_t most_blocks = std::min<int64_t>({most, kMaxTeam, layout.segments * segment_tiles});
-  const int64_t most_tiles = tensors == 1 ? out.slots : 3 * out.slots / 4;
+  const int64_t most_tiles = beside == 0 ? out.slots : 3 * out.slots / 4;
   int64_t least = 0;
   double best = 0;
   for (int64_t blocks = 1; blocks <= most_blocks; ++blocks) {

@@ -14,9 +14,10 @@ namespace cuda {
 
 #if __CUDA_ARCH__ >= 800
 
-template <int TENSORS, bool WARPS>
-struct SegmentTiles {
-  static constexpr int kItems = TileItems(TENSORS);
+// BESIDE: bytes of dy beside a vector of x, or 0.
+template <int BESIDE, bool WARPS>
+struct SegmentTiles : SlotLayout<BESIDE> {
+  static constexpr int kItems = TileItems(BESIDE);
   static constexpr int kLanes = WARPS ? 32 : kResidentThreads;
   static constexpr int kTileVectors = kItems * kLanes;
 
@@ -31,10 +32,11 @@ struct SegmentTiles {
   int count;          // tiles
   int64_t begin;      // the thread's first vector of a row
   uint4* ring;        // and of the slots
-  const uint4* from[TENSORS];
+  const uint4* x;     // the same in the tensors
+  const char* dy;
 
   __device__ __forceinline__ SegmentTiles(const SegmentShape& shape, uint4* ring,
-                                          const void* const (&tensors)[TENSORS])
+                                          const void* x_tensor, const void* dy_tensor)
       : shape(shape), ring(ring + threadIdx.x) {
     rank = WARPS ? 0 : static_cast<int>(blockIdx.x % static_cast<unsigned>(shape.blocks));
     team = WARPS ? blockIdx.x * (kResidentThreads / 32) + threadIdx.x / 32
@@ -47,8 +49,8 @@ struct SegmentTiles {
     count = shape.own * segment_tiles;
     begin = static_cast<int64_t>(first) * shape.length + part * shape.share +
             min(part, shape.extra) + threadIdx.x % kLanes;
-#pragma unroll
-    for (int i = 0; i < TENSORS; ++i) from[i] = static_cast<const uint4*>(tensors[i]) + begin;
+    x = static_cast<const uint4*>(x_tensor) + begin;
+    dy = static_cast<const char*>(dy_tensor) + begin * BESIDE;
   }
 
   __device__ __forceinline__ int group() const { return team; }
@@ -62,7 +64,7 @@ struct SegmentTiles {
     return static_cast<int64_t>(unit) * shape.segments * shape.length;
   }
   __device__ __forceinline__ uint4* Slot(int slot) const {
-    return ring + slot * (kItems * TENSORS * kResidentThreads);
+    return ring + slot * (TileBytes(BESIDE) / kVectorBytes);
   }
   // Which of the block's segments a lane looks after.
   __device__ __forceinline__ int LanesSegment() const {
@@ -99,11 +101,14 @@ struct SegmentTiles {
     const int64_t at = base + OffsetOf(tile);
     uint4* to = Slot(slot);
 #pragma unroll
-    for (int i = 0; i < TENSORS; ++i) {
+    for (int j = 0; j < kItems; ++j) {
+      if (j < items) CopyAsync<kVectorBytes>(this->X(to, j), x + (at + j * kLanes), policy);
+    }
+    if constexpr (BESIDE > 0) {
 #pragma unroll
       for (int j = 0; j < kItems; ++j) {
         if (j < items) {
-          CopyAsync(to + (j * TENSORS + i) * kResidentThreads, from[i] + (at + j * kLanes), policy);
+          CopyAsync<BESIDE>(this->Beside(to, j), dy + (at + j * kLanes) * BESIDE, policy);
         }
       }
     }

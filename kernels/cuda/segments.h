@@ -61,9 +61,10 @@ struct SegmentShape {
 
 SegmentShape ShapeOf(const SegmentLayout& layout, int number_bytes, const SegmentCut& cut);
 
-// Cuts rows for a kernel that reads `tensors` tensors of numbers of so many bytes;
-// kernel(warps, streaming) is the one to launch. cut->blocks is 0 where they do not suit.
-void CutSegments(const SegmentLayout& layout, const Device& device, int number_bytes, int tensors,
+// Cuts rows for a kernel that reads x of numbers of so many bytes, and `beside` bytes of dy with a
+// vector of x; kernel(warps, streaming) is the one to launch. cut->blocks is 0 where they do not
+// suit.
+void CutSegments(const SegmentLayout& layout, const Device& device, int number_bytes, int beside,
                  const std::function<const void*(bool, bool)>& kernel, SegmentCut* cut);
 
 }  // namespace cuda

@@ -42,6 +42,12 @@ auto WithSplitTypes(const Problem& problem, int vector, const Make& make) {
   };
   if constexpr (sizeof(A) == 4) {
     if (UsualTypes(problem)) {
+      const DType other = OtherType(problem);
+      if (other != problem.x) {
+        return other == DType::kHalf
+                   ? with(static_cast<FixedTypes<float, __half>*>(nullptr))
+                   : with(static_cast<FixedTypes<float, __nv_bfloat16>*>(nullptr));
+      }
       if (problem.x == DType::kFloat) return with(static_cast<FixedTypes<float>*>(nullptr));
       if (problem.x == DType::kHalf) return with(static_cast<FixedTypes<__half>*>(nullptr));
       return with(static_cast<FixedTypes<__nv_bfloat16>*>(nullptr));

@@ -21,8 +21,8 @@ struct TileShape {
   int vector = 1;  // numbers that a lane reads at once
   int items = 1;   // of these vectors to a lane
   int lanes = 1;   // to a row, a power of two
-  int rows = 1;    // of a tile; their bytes are a multiple of 16
-  int bytes = 16;  // of a tile
+  int rows = 1;    // of a tile; their bytes are a multiple of 16 in every tensor
+  int bytes = 16;  // of a tile of x
 };
 
 // A tile of `rows` rows of which the tensor may end before the last; its bytes are copied by the
@@ -63,10 +63,10 @@ __device__ __forceinline__ void StoreTile(T* to, const void* from, int64_t first
   }
 }
 
-// Few enough rows to a tile that `warps` warps have one, and at most `most_bytes` where the rows
-// allow it.
-inline TileShape TileShapeOf(int64_t rows, int64_t cols, int64_t size, bool params_aligned,
-                             int64_t warps, int64_t most_bytes) {
+// Of numbers of `size` bytes in x, and of no fewer than `least` in any tensor. Few enough rows to a
+// tile that `warps` warps have one, and at most `most_bytes` where the rows allow it.
+inline TileShape TileShapeOf(int64_t rows, int64_t cols, int64_t size, int64_t least,
+                             bool params_aligned, int64_t warps, int64_t most_bytes) {
   TileShape out;
   const int full = static_cast<int>(16 / size);
   while (params_aligned && out.vector < full && cols % (2 * out.vector) == 0) out.vector *= 2;
@@ -79,7 +79,7 @@ inline TileShape TileShapeOf(int64_t rows, int64_t cols, int64_t size, bool para
   while (out.lanes < 32 && CeilDiv(vectors, out.lanes) * out.vector > 16) out.lanes *= 2;
   out.items = static_cast<int>(CeilDiv(vectors, out.lanes));
   int64_t tile_rows = 32 / out.lanes;
-  while (tile_rows * cols * size % 16 != 0) tile_rows *= 2;
+  while (tile_rows * cols * least % 16 != 0) tile_rows *= 2;
   while (tile_rows * 2 * cols * size <= most_bytes && CeilDiv(rows, tile_rows * 2) >= warps) {
     tile_rows *= 2;
   }

@@ -14,12 +14,39 @@ namespace cuda {
 
 #if __CUDA_ARCH__ >= 800
 
-__device__ __forceinline__ void CopyAsync(uint4* to, const uint4* from, uint64_t policy) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
-                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-               "l"(from), "l"(policy)
-               : "memory");
+// 8 or 16 bytes.
+template <int BYTES>
+__device__ __forceinline__ void CopyAsync(void* to, const void* from, uint64_t policy) {
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  if constexpr (BYTES == 16) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(address),
+                 "l"(from), "l"(policy)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], %3, %2;" ::"r"(address),
+                 "l"(from), "l"(policy), "n"(BYTES)
+                 : "memory");
+  }
 }
+
+// Where a thread's numbers are in a slot: its vectors of x, then what is beside them. `slot`: the
+// thread's first vector.
+template <int BESIDE>
+struct SlotLayout {
+  static constexpr int kItems = TileItems(BESIDE);
+
+  template <typename Slot>
+  __device__ __forceinline__ static Slot* X(Slot* slot, int item) {
+    return slot + item * kResidentThreads;
+  }
+  template <typename Slot>
+  __device__ __forceinline__ static auto Beside(Slot* slot, int item) {
+    using Byte = std::conditional_t<std::is_const_v<Slot>, const char, char>;
+    constexpr int kOthers = kVectorBytes - BESIDE;  // no offset of the thread where it is 0
+    return reinterpret_cast<Byte*>(slot + kItems * kResidentThreads) +
+           (item * kResidentThreads * BESIDE - static_cast<int>(threadIdx.x) * kOthers);
+  }
+};
 
 // Waits until at most `pending` of this thread's groups of copies are under way, of up to
 // kMaxSlots.
@@ -43,6 +70,9 @@ __device__ __forceinline__ void WaitForTiles(int pending) {
     NV_NORMS_WAIT(13);
     NV_NORMS_WAIT(14);
     NV_NORMS_WAIT(15);
+    NV_NORMS_WAIT(16);
+    NV_NORMS_WAIT(17);
+    NV_NORMS_WAIT(18);
     default:
       WaitForCopies<0>();
   }

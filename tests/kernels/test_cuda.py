@@ -134,12 +134,13 @@ def poisoned(shape, dtype):
 
 def run_case(
     case, dtype=F32, dy_type=None, param_type=F32, out_type=None, formula="center", mean=0.5,
-    misaligned=False, params=True, units=8.0, far=0.0,
+    misaligned=False, params=True, units=8.0, far=0.0, dx_type=None,
 ):  # fmt: skip
     torch.manual_seed(1234)
     shape = case[0]
     stat_type = F64 if dtype == F64 else F32
     out_type, dy_type = out_type or dtype, dy_type or dtype
+    dx_type = dx_type or out_type
     x = fresh(shape, dtype, mean=mean, misaligned=misaligned)
     x[..., :8] += far
     dy = fresh(shape, dy_type, misaligned=misaligned)
@@ -156,7 +157,7 @@ def run_case(
         call = library.forward(x, gamma, beta, y, m, r, formula=formula, epsilon=EPSILON, **kwargs)
         call()
         dx, dgamma, dbeta = (
-            poisoned(shape, out_type),
+            poisoned(shape, dx_type),
             poisoned((count,), param_type),
             poisoned((count,), param_type),
         )
@@ -205,6 +206,29 @@ def test_every_layout(case, dtype):
 @pytest.mark.parametrize("dtype", [F16, F32, F64], ids=str)
 def test_every_type(case, dtype, out_type, param_type):
     run_case(case, dtype, dy_type=out_type, param_type=param_type, out_type=out_type, units=16)
+
+
+def run_mixed(case, other, **kwargs):
+    """As mixed precision has it: x and dx in float32, y and dy in 16 bits."""
+    run_case(case, F32, dy_type=other, out_type=other, dx_type=F32, **kwargs)
+
+
+@pytest.mark.parametrize("case", ROW_CASES + OTHER_CASES, ids=str)
+@pytest.mark.parametrize("other", [F16] if SMALL else [F16, BF16], ids=str)
+def test_mixed_precision(case, other):
+    run_mixed(case, other)
+
+
+@pytest.mark.parametrize("case", [
+    ((7, 10), [-1]), ((7, 100), [-1]), ((140, 8200), [-1]), ((70, 20000), [-1]),
+    ((67, 131072), [-1]), ((2, 3000000), [-1]),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("settings", [
+    {"misaligned": True}, {"mean": 1e6}, {"far": 1000.0}, {"params": False}, {"formula": "rms"},
+    {"formula": "scale_only"}, {"param_type": F16},
+], ids=str)  # fmt: skip
+def test_mixed_precision_of_rows(case, settings):
+    run_mixed(case, BF16, **settings)
 
 
 @pytest.mark.parametrize("formula", ["scale_only", "rms"])

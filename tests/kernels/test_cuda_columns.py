@@ -58,6 +58,23 @@ def test_mixed_types(case, dtype, dy_type, out_type):
     run_case(case, dtype, dy_type=dy_type, out_type=out_type, param_type=F16)
 
 
+@pytest.mark.parametrize("case", ALL, ids=str)
+@pytest.mark.parametrize("other", [F16] if test_cuda.SMALL else [F16, BF16], ids=str)
+def test_mixed_precision_in_every_cut(case, other):
+    test_cuda.run_mixed(case, other)
+
+
+@pytest.mark.parametrize("case", [
+    ((2, 700, 32), 32, True), ((2, 20000, 64), 8, True), ((2, 64, 3), 3, True), MIDDLE[1],
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("settings", [
+    {"misaligned": True}, {"mean": 1e6}, {"far": 1000.0}, {"params": False}, {"formula": "rms"},
+    {"formula": "scale_only"}, {"param_type": F16},
+], ids=str)  # fmt: skip
+def test_mixed_precision(case, settings):
+    test_cuda.run_mixed(case, BF16, **settings)
+
+
 @pytest.mark.parametrize("formula", ["scale_only", "rms"])
 @pytest.mark.parametrize(
     "case",
@@ -133,6 +150,23 @@ def test_nan_and_infinity_stay_in_their_channel():
     assert torch.equal(rstd.view(3, 32).isnan(), hit)
     keep = ~hit.unsqueeze(1).expand_as(y)
     assert torch.equal(y[keep], clean[keep])
+
+
+@pytest.mark.parametrize("other", [F16, BF16], ids=str)
+def test_nan_and_infinity_of_a_gradient_in_16_bits_stay_in_their_channel(other):
+    torch.manual_seed(5)
+    x = torch.randn(3, 5000, 32, device="cuda")
+    _, mean, rstd, _ = forward(x, 32)
+    dy = torch.randn(3, 5000, 32, device="cuda").to(other)
+    clean, hit = torch.full_like(x, 7.0), torch.full_like(x, 7.0)
+    library.backward(dy, x, None, mean, rstd, clean, None, None, groups=32)()
+    dy[1, 77, 5] = math.nan
+    dy[2, 4999, 9] = math.inf
+    library.backward(dy, x, None, mean, rstd, hit, None, None, groups=32)()
+    bad = torch.zeros(3, 1, 32, dtype=torch.bool, device="cuda").expand_as(x).clone()
+    bad[1, :, 5] = bad[2, :, 9] = True
+    assert not bool(hit[bad].isfinite().any())
+    assert torch.equal(hit[~bad], clean[~bad])
 
 
 def test_constant_channels_give_exactly_beta():

@@ -62,6 +62,21 @@ def test_mixed_types(case, dtype, dy_type, out_type):
     run_case(case, dtype, dy_type=dy_type, out_type=out_type, param_type=F16, units=16)
 
 
+@pytest.mark.parametrize("case", ALL, ids=str)
+@pytest.mark.parametrize("other", [F16] if test_cuda.SMALL else [F16, BF16], ids=str)
+def test_mixed_precision_in_every_cut(case, other):
+    test_cuda.run_mixed(case, other)
+
+
+@pytest.mark.parametrize("case", [*CUTS, ((1, 3, 90000), 3, False)], ids=str)
+@pytest.mark.parametrize("settings", [
+    {"misaligned": True}, {"mean": 1e6}, {"far": 1000.0}, {"params": False}, {"formula": "rms"},
+    {"formula": "scale_only"}, {"param_type": F16},
+], ids=str)  # fmt: skip
+def test_mixed_precision(case, settings):
+    test_cuda.run_mixed(case, BF16, **settings)
+
+
 @pytest.mark.parametrize("formula", ["scale_only", "rms"])
 @pytest.mark.parametrize(
     "case", [*CUTS, ((1, 3, 90000), 3, False), ((3, 7, 201), 7, False)], ids=str
