@@ -110,6 +110,18 @@ int ValueCount(const TensorProto& tensor) {
   }
 }
 
+// No value if it is not a permutation.
+std::optional<IntTensor> Inverse(const IntTensor& order) {
+  const int64_t size = static_cast<int64_t>(order.values.size());
+  IntTensor inverse{false, std::vector<int64_t>(size, -1)};
+  for (int64_t i = 0; i < size; ++i) {
+    const int64_t to = order.values[i];
+    if (to < 0 || to >= size || inverse.values[to] >= 0) return std::nullopt;
+    inverse.values[to] = i;
+  }
+  return inverse;
+}
+
 }  // namespace
 
 bool IsFloat(DataType dtype) {
@@ -151,6 +163,11 @@ std::optional<double> FloatSplat(const GraphView& view, int node) {
 }
 
 std::optional<IntTensor> IntConstant(const GraphView& view, int node) {
+  if (view.op(node) == "InvertPermutation") {
+    const int input = view.inputs(node)[0].node;
+    const auto order = view.op(input) == "Const" ? IntConstant(view, input) : std::nullopt;
+    return order ? Inverse(*order) : std::nullopt;
+  }
   const TensorProto* tensor = ConstTensor(view, node);
   if (tensor == nullptr || !IsInt(tensor->dtype()) || tensor->tensor_shape().dim_size() > 1) {
     return std::nullopt;

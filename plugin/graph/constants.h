@@ -22,7 +22,8 @@ bool IsWideningCast(const GraphView& view, int node);
 
 // The value of a Const of floating type whose elements are all equal, however many there are.
 std::optional<double> FloatSplat(const GraphView& view, int node);
-// The elements of a Const of type int32 or int64 with rank 0 or 1 and at most 64 elements.
+// The elements of a Const of type int32 or int64 with rank 0 or 1 and at most 64 elements, or of
+// the InvertPermutation of one (the gradient of a Transpose; only Grappler's folding computes it).
 std::optional<IntTensor> IntConstant(const GraphView& view, int node);
 
 }  // namespace nv_norms

@@ -39,8 +39,9 @@ TensorId BehindViews(const GraphView& view, const Shapes& shapes, TensorId tenso
   while (true) {
     const int node = tensor.node;
     const std::string& op = view.op(node);
-    if (op != "Identity" && op != "Reshape" && op != "Neg" && !IsWideningCast(view, node) &&
-        !SumsNothing(view, shapes, node) && !(and_sums && SumsAsBroadcast(view, node))) {
+    if (op != "Identity" && op != "Reshape" && op != "Transpose" && op != "Neg" &&
+        !IsWideningCast(view, node) && !SumsNothing(view, shapes, node) &&
+        !(and_sums && SumsAsBroadcast(view, node))) {
       return tensor;
     }
     tensor = view.inputs(node)[0];

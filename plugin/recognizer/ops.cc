@@ -78,6 +78,7 @@ bool IsPure(const std::string& op) {
                                                                  "Range",
                                                                  "FloorDiv",
                                                                  "BroadcastGradientArgs",
+                                                                 "InvertPermutation",
                                                                  "DataFormatDimMap",
                                                                  "DataFormatVecPermute"};
   return ClassOf(op) != OpClass::kOpaque || kShapeOps->count(op) > 0;

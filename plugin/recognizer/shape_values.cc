@@ -82,7 +82,7 @@ std::optional<SizeTensor> Interpreter::SizesOfNode(TensorId tensor, int depth) {
     if (i >= inputs.size()) return std::nullopt;
     return SizesOf(inputs[i], depth + 1);
   };
-  if (op == "Const") {
+  if (op == "Const" || op == "InvertPermutation") {
     const auto ints = IntConstant(view_, node);
     if (!ints) return std::nullopt;
     SizeTensor sizes{ints->scalar, {}};
