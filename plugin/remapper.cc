@@ -13,6 +13,7 @@
 #include "plugin/edit_steps.h"
 #include "plugin/graph/accumulation.h"
 #include "plugin/graph/fused_ops.h"
+#include "plugin/graph/gradient_shapes.h"
 #include "plugin/graph/shapes.h"
 #include "plugin/graph/view.h"
 #include "plugin/layout/layout.h"
@@ -323,6 +324,7 @@ absl::StatusOr<bool> Remap(const tensorflow::GraphDef& graph, TF_GrapplerItem* i
   *remapped = graph;
   view.MoveTo(remapped);
   RestoreSums(&view);
+  LearnFromGradients(view, &shapes);
   bool changed = Remapper(&view, &shapes, options, records).Run(work.anchors);
   if (options.layouts) {
     changed = ImproveLayout(

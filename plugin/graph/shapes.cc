@@ -71,4 +71,10 @@ const TensorInfo& Shapes::Get(TensorId tensor) const {
   return found->second[tensor.port];
 }
 
+void Shapes::SetOutput(TensorId tensor, TensorInfo info) {
+  Get(tensor);
+  std::vector<TensorInfo>& outputs = known_[tensor.node];
+  if (tensor.port < static_cast<int>(outputs.size())) outputs[tensor.port] = std::move(info);
+}
+
 }  // namespace nv_norms

@@ -32,6 +32,8 @@ class Shapes {
   const TensorInfo& Get(TensorId tensor) const;
   // For nodes that an edit made.
   void Set(int node, std::vector<TensorInfo> outputs) { known_[node] = std::move(outputs); }
+  // For one output of a node of which inference says too little.
+  void SetOutput(TensorId tensor, TensorInfo info);
 
  private:
   TF_GraphProperties* properties_;

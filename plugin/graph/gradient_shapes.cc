@@ -1,0 +1,135 @@
+#include "plugin/graph/gradient_shapes.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plugin/graph/constants.h"
+
+namespace nv_norms {
+namespace {
+
+constexpr size_t kMaxSteps = 16;  // from a root to x: epsilon, a moment, a square, casts
+
+using Dimensions = std::vector<int64_t>;  // as in TensorInfo
+
+// Ops of two inputs that must have one shape, which the output has, too.
+bool IsRootGradient(const std::string& op) {
+  static const auto* const kOps =
+      new std::set<std::string>{"RsqrtGrad", "SqrtGrad", "ReciprocalGrad", "InvGrad"};
+  return kOps->count(op) > 0;
+}
+
+bool KeepsShape(const std::string& op) {
+  static const auto* const kOps = new std::set<std::string>{
+      "Rsqrt", "Sqrt", "Reciprocal", "Inv",      "_UnaryOpsComposition", "Square",
+      "Neg",   "Cast", "Identity",   "Snapshot", "StopGradient",         "PreventGradient"};
+  return kOps->count(op) > 0;
+}
+
+// What the owner left open stays open.
+bool IsArgument(const std::string& op) {
+  return op == "_Arg" || op == "Placeholder" || op == "PlaceholderWithDefault";
+}
+
+bool Broadcasts(const std::string& op) {
+  static const auto* const kOps = new std::set<std::string>{
+      "Add", "AddV2", "Sub", "Mul", "RealDiv", "Maximum", "SquaredDifference"};
+  return kOps->count(op) > 0;
+}
+
+std::optional<Dimensions> Known(const TensorInfo& info) {
+  if (!info.rank_known) return std::nullopt;
+  return info.dims;
+}
+
+// What the shape of a gradient's other input, or what reads the gradient, says of its shape.
+std::optional<Dimensions> ShapeOfGradient(const GraphView& view, const Shapes& shapes, int node) {
+  if (const auto other = Known(shapes.Get(view.inputs(node)[1]))) return other;
+  for (const Consumer& c : view.consumers(node)) {
+    if (view.op(c.node) != "Tile" || c.slot != 0) continue;
+    // There is a multiple for each dimension.
+    const auto multiples = IntConstant(view, view.inputs(c.node)[1].node);
+    if (multiples && !multiples->scalar) return Dimensions(multiples->values.size(), -1);
+  }
+  return std::nullopt;
+}
+
+class Learner {
+ public:
+  Learner(const GraphView& view, Shapes* shapes) : view_(view), shapes_(shapes) {}
+
+  // From a root back to what it is the root of the moments of. Inference knows some steps between.
+  void Learn(TensorId root, const Dimensions& dims) {
+    pending_ = {{root, dims}};
+    for (size_t i = 0; i < pending_.size() && i < kMaxSteps; ++i) {
+      const auto [tensor, shape] = pending_[i];
+      const TensorInfo info = shapes_->Get(tensor);
+      if (!IsFloat(info.dtype)) continue;
+      if (!info.rank_known && !IsArgument(view_.op(tensor.node))) {
+        shapes_->SetOutput(tensor, {info.dtype, true, shape});
+      }
+      LookBehind(tensor.node, info.rank_known ? info.dims : shape);
+    }
+  }
+
+ private:
+  void LookBehind(int node, const Dimensions& dims) {
+    const std::string& op = view_.op(node);
+    const std::vector<TensorId>& inputs = view_.inputs(node);
+    if (KeepsShape(op)) {
+      pending_.emplace_back(inputs[0], dims);
+    } else if (op == "Mean" || op == "Sum") {
+      LookBehindMoment(node, dims);
+    } else if (Broadcasts(op) && inputs.size() == 2) {
+      for (int slot : {0, 1}) {
+        const TensorInfo& other = shapes_->Get(inputs[1 - slot]);
+        const bool scalar = other.rank_known && other.dims.empty();
+        if (scalar || IsMomentOf(inputs[1 - slot], inputs[slot])) {
+          pending_.emplace_back(inputs[slot], dims);
+        }
+      }
+    }
+  }
+
+  void LookBehindMoment(int node, Dimensions dims) {
+    if (!view_.GetBool(node, "keep_dims", false)) return;
+    const auto axes = IntConstant(view_, view_.inputs(node)[1].node);
+    if (!axes) return;
+    const int64_t rank = static_cast<int64_t>(dims.size());
+    for (int64_t axis : axes->values) {
+      if (axis < -rank || axis >= rank) return;
+      dims[axis < 0 ? axis + rank : axis] = -1;
+    }
+    pending_.emplace_back(view_.inputs(node)[0], dims);
+  }
+
+  // Whether one is a moment of the other that keeps its axes: together they have the other's shape.
+  bool IsMomentOf(TensorId moment, TensorId tensor) const {
+    while (KeepsShape(view_.op(moment.node))) moment = view_.inputs(moment.node)[0];
+    return view_.op(moment.node) == "Mean" && view_.GetBool(moment.node, "keep_dims", false) &&
+           view_.inputs(moment.node)[0] == tensor;
+  }
+
+  const GraphView& view_;
+  Shapes* shapes_;
+  std::vector<std::pair<TensorId, Dimensions>> pending_;
+};
+
+}  // namespace
+
+void LearnFromGradients(const GraphView& view, Shapes* shapes) {
+  Learner learner(view, shapes);
+  for (int node = 0; node < view.num_nodes(); ++node) {
+    if (!view.alive(node) || !IsRootGradient(view.op(node))) continue;
+    const TensorId root = view.inputs(node)[0];
+    auto dims = Known(shapes->Get(root));
+    if (!dims) dims = ShapeOfGradient(view, *shapes, node);
+    if (dims) learner.Learn(root, *dims);
+  }
+}
+
+}  // namespace nv_norms

@@ -1,0 +1,149 @@
+"""Gradients behind Transposes, and those that alone tell the shape of an x of unknown rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from recognizer_graphs import layer_norm, placeholder, run, trace
+
+import oracle
+from nv_norms_rewriter import rewrite
+
+EPSILON = 1e-3
+
+
+def _values(rng: np.random.Generator, shape: tuple[int, ...], channels: int) -> dict:
+    draw = {"x": rng.uniform(0.1, 5.0, shape), "dy": rng.normal(size=shape)}
+    draw |= {"gamma": rng.uniform(0.5, 2, channels), "beta": rng.normal(size=channels)}
+    return {name: value.astype(np.float32) for name, value in draw.items()}
+
+
+def _gradients(y: Callable, shape: tuple[int | None, ...], channels: int):
+    """The graph of y(x, gamma, beta) and of its gradients a, b, c by these."""
+
+    def make() -> None:
+        x, dy = tf.nn.relu(placeholder("x", shape)), placeholder("dy", shape)
+        gamma, beta = placeholder("gamma", (channels,)), placeholder("beta", (channels,))
+        output = tf.identity(y(x, gamma, beta), name="y")
+        for name, gradient in zip("abc", tf.gradients(output, [x, gamma, beta], dy), strict=True):
+            tf.identity(gradient, name=name)
+
+    graph = trace(make)
+    return tf.compat.v1.graph_util.extract_sub_graph(graph, ["y", "a", "b", "c"])
+
+
+def _add_constant(graph, name: str, values: tuple[int, ...]) -> None:
+    constant = graph.node.add(name=name, op="Const")
+    constant.attr["dtype"].type = tf.int32.as_datatype_enum
+    constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(values, tf.int32))
+
+
+def _backward(graph) -> tuple:
+    after, report = rewrite(graph, fetches=["y", "a", "b", "c"])
+    return after, [record for record in report.fused if record.direction == "backward"]
+
+
+def _moved(x, gamma, beta, back=(0, 3, 1, 2)):
+    """Over the channels, which are moved to the end and back."""
+    y = layer_norm(tf.transpose(x, (0, 2, 3, 1)), -1, EPSILON, gamma, beta)
+    return tf.transpose(y, back)
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 3, 5), (None, 6, 3, 5), (4, 4, 4, 4), (None,) * 4])
+def test_gradient_between_transposes(rng, shape: tuple[int | None, ...]) -> None:
+    sizes = tuple(size or 4 for size in shape)
+    values = _values(rng, sizes, sizes[1])
+    graph = _gradients(_moved, shape, sizes[1])
+    after, fused = _backward(graph)
+    assert [len(record.outputs) for record in fused] == [3]
+    assert not any(node.op == "RsqrtGrad" for node in after.node)
+    expected = oracle.backward(*(values[n] for n in ("dy", "x", "gamma")), (1,), (1,), EPSILON)
+    for each in (graph, after):
+        for one, want in zip(run(each, values, ["a:0", "b:0", "c:0"]), expected, strict=True):
+            np.testing.assert_allclose(one, want, 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("turned", ["forward", "dx", "dy"])
+def test_gradient_between_transposes_of_another_order(rng, turned: str) -> None:
+    """All axes but the batch change places: in y (and its gradient), in dx alone, in dy alone."""
+    values = _values(rng, (4, 4, 4, 4), 4)
+    norm = lambda x, g, b: _moved(x, g, b, (0, 3, 2, 1))  # noqa: E731
+    graph = _gradients(norm if turned == "forward" else _moved, (4, 4, 4, 4), 4)
+    if turned != "forward":
+        gradients = [n for n in graph.node if n.op == "Transpose" and "gradients/" in n.name]
+        (first,) = (node for node in gradients if "transpose_1_grad" in node.name)
+        (last,) = (node for node in gradients if node is not first)
+        _add_constant(graph, "order", (0, 3, 2, 1))
+        (last if turned == "dx" else first).input[1] = "order"
+    after, _ = _backward(graph)
+    before = run(graph, values, ["y:0", "a:0", "b:0", "c:0"])
+    for one, want in zip(run(after, values, ["y:0", "a:0", "b:0", "c:0"]), before, strict=True):
+        np.testing.assert_allclose(one, want, 1e-4, 1e-4)
+
+
+def _forget(graph, *names: str):
+    """The graph without the shapes of these placeholders."""
+    for node in graph.node:
+        if node.name in names:
+            node.attr["shape"].shape.Clear()
+            node.attr["shape"].shape.unknown_rank = True
+        node.attr.pop("_output_shapes", None)
+    return graph
+
+
+def _with_known_root(graph, shape: tuple[int, ...]):
+    """With a Reshape before RsqrtGrad, as there is where x came without a rank when it was made."""
+    (root,) = (node for node in graph.node if node.op == "RsqrtGrad")
+    _add_constant(graph, "root_shape", shape)
+    reshape = graph.node.add(name="root", op="Reshape")
+    reshape.attr["T"].CopyFrom(root.attr["T"])
+    reshape.attr["Tshape"].type = tf.int32.as_datatype_enum
+    reshape.input.extend([root.input[1], "root_shape"])
+    root.input[1] = "root"
+    return graph
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 1, 8), (1, 1, 1, 8), (3, 2, 4, 8)])
+def test_shape_of_x_that_only_its_gradient_tells(rng, shape: tuple[int, ...]) -> None:
+    """dbeta is a sum over the batch alone where images have one pixel."""
+    values = _values(rng, shape, 8)
+    graph = _gradients(lambda x, g, b: layer_norm(x, -1, EPSILON, g, b), shape, 8)
+    graph = _with_known_root(_forget(graph, "x", "dy"), (*shape[:-1], 1))
+    after, fused = _backward(graph)
+    assert [len(record.outputs) for record in fused] == [3]
+    given = (values[name] for name in ("dy", "x", "gamma"))
+    expected = oracle.backward(*given, (-1,), (-1,), EPSILON)
+    for each in (graph, after):
+        for one, want in zip(run(each, values, ["a:0", "b:0", "c:0"]), expected, strict=True):
+            assert one.shape == want.shape
+            np.testing.assert_allclose(one, want, 1e-4, 1e-4)
+
+
+def test_rank_that_only_the_gradient_tells(rng) -> None:
+    """Pixels are averaged over axes that inference does not follow; what comes before has four."""
+    values = _values(rng, (4, 8), 8)
+    values |= {"z": rng.normal(size=(4, 3, 3, 8)), "w": rng.uniform(0.5, 2, (1, 1, 1, 8))}
+    values = {name: value.astype(np.float32) for name, value in values.items() if name != "x"}
+
+    def make() -> None:
+        z, w = placeholder("z", (4, 3, 3, 8)), placeholder("w", (1, 1, 1, 8))
+        dy, gamma, beta = (placeholder(n, values[n].shape) for n in ("dy", "gamma", "beta"))
+        x = tf.reduce_mean(z * w, tf.constant([1, 2], name="pixels"))
+        y = tf.identity(layer_norm(x, -1, EPSILON, gamma, beta), name="y")
+        for name, gradient in zip("abc", tf.gradients(y, [w, gamma, beta], dy), strict=True):
+            tf.identity(gradient, name=name)
+
+    graph = tf.compat.v1.graph_util.extract_sub_graph(trace(make), ["y", "a", "b", "c"])
+    axes = next(node for node in graph.node if node.name == "pixels")
+    axes.name = "pixels_as_given"
+    mapped = graph.node.add(name="pixels", op="DataFormatDimMap", input=["pixels_as_given"])
+    mapped.attr["T"].CopyFrom(axes.attr["dtype"])
+    mapped.attr["src_format"].s = mapped.attr["dst_format"].s = b"NHWC"
+    after, fused = _backward(graph)
+    assert [len(record.outputs) for record in fused] == [3]
+    fetches = ["y:0", "a:0", "b:0", "c:0"]
+    for one, want in zip(run(after, values, fetches), run(graph, values, fetches), strict=True):
+        np.testing.assert_allclose(one, want, 1e-4, 1e-4)
