@@ -90,7 +90,7 @@ class Line:
     why: str = ""  # what is wrong with a near miss
     stock_is_wrong: str = ""  # pattern on policy/knowledge/mode where TensorFlow itself errs
     tensorflow_fuses: str = ""  # likewise: where its own fused op may stand instead of ours
-    one_way: str = ""  # likewise: where fewer gradients are fused than forwards
+    gradients: Mapping[str, int] | None = None  # in training; None: one for each forward
     needs: str = ""  # a module without which the line is skipped
 
 
@@ -129,11 +129,6 @@ class Case:
     def tensorflow_fuses(self) -> bool:
         """TensorFlow's own remapper makes one op of it, which works (on the CPU)."""
         return self._matches(self.line.tensorflow_fuses)
-
-    @property
-    def must_fuse_gradients(self) -> bool:
-        """Each norm's gradient must be fused, too."""
-        return self.mode == "train" and not self._matches(self.line.one_way)
 
     def _matches(self, pattern: str) -> bool:
         point = f"{self.policy}/{self.knowledge}/{self.mode}"

@@ -70,7 +70,8 @@ def eager(function: Callable, builder: Builder, mode: str, arrays) -> list[np.nd
 
 
 def _flat(outputs) -> list[np.ndarray]:
-    return [np.asarray(tf.convert_to_tensor(tensor)) for tensor in tf.nest.flatten(outputs)]
+    # (NumPy makes no array of a tensor that is one bfloat16.)
+    return [np.asarray(tf.convert_to_tensor(each).numpy()) for each in tf.nest.flatten(outputs)]
 
 
 def _infer(function, signature, builder):

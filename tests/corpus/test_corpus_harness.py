@@ -29,7 +29,8 @@ def run():
 
 def _problems(run, fused) -> list[str]:
     case, inputs, want, stock, _ = run
-    outcome = Outcome(case.name, case.seed, case.expect, dict(case.expect), dict(case.expect))
+    counts = dict(case.expect)
+    outcome = Outcome(case.name, case.seed, case.expect, found=counts, backward=counts)
     _compare(case, inputs, want, (stock, []), (fused, []), outcome)
     return outcome.problems
 

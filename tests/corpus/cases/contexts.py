@@ -275,7 +275,7 @@ LINES = [
         _X,
         more=(("float32", BATCH, "train"),),
         expect_by={"train": {"layer_norm": 2}},  # one of them for the gradient alone
-        one_way="train",
+        gradients={"layer_norm": 1},
     ),
     Line("context.query_key", query_key, {"rms_norm": 2}, _X, more=_MORE[:2]),
 ]

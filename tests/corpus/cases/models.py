@@ -204,8 +204,5 @@ LINES = [
         slow_policies=("float32", "mixed_float16"),
         slow_knowledge=(STATIC, BATCH),
         slow_modes=("infer", "train"),
-        # The last stage has images of 1 x 1, and x no known rank: dbeta is then a sum over the
-        # batch alone, which proves nothing.
-        one_way="static/train",
     ),
 ]
