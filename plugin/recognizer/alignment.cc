@@ -52,14 +52,17 @@ bool HasAtomTwice(const Dims& dims) {
   return std::adjacent_find(all.begin(), all.end()) != all.end();
 }
 
-// Whether a Reshape can be one that only tells unknown sizes: every dimension keeps its size, or
-// gets a known one for an unknown.
-bool KeepsEveryDimension(const Dims& from, const std::vector<Size>& to, const Axes& axes) {
+// Whether a Reshape tells the size of a single unknown: every other dimension keeps its size. (Two
+// unknowns may change places: the count of elements tells their product only.)
+bool TellsOneSize(const Dims& from, const std::vector<Size>& to, const Axes& axes) {
+  int told = 0;
   for (size_t i = 0; i < from.size(); ++i) {
     const Size size = axes.size(from[i]);
-    if (size != to[i] && !(IsLoneSymbol(size) && to[i].known())) return false;
+    if (size == to[i]) continue;
+    if (!IsLoneSymbol(size) || !to[i].known()) return false;
+    ++told;
   }
-  return true;
+  return told == 1;
 }
 
 }  // namespace
@@ -135,9 +138,9 @@ Alignment AlignForReshape(const Dims& from, const std::vector<Size>& target, Axe
       if (const auto inner = size.DividedBy(*missing)) {
         return axes->Split(atom, *missing, *inner) ? Alignment::kRestart : Alignment::kImpossible;
       }
-      // A Reshape that keeps every dimension tells the sizes that inference did not.
+      // A Reshape may tell a size that inference did not.
       if (from.size() == sizes.size() && from[i].size() == 1 && from[i][0] == atom && dim.empty() &&
-          IsLoneSymbol(size) && KeepsEveryDimension(from, sizes, *axes)) {
+          IsLoneSymbol(size) && TellsOneSize(from, sizes, *axes)) {
         axes->Assume(size.symbols()[0], sizes[i]);
         return Alignment::kRestart;
       }

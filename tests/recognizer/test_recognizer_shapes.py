@@ -190,3 +190,26 @@ def test_nan_stays_in_its_row(rng) -> None:
     expected = oracle.layer_norm(x, epsilon=1e-3).y
     x[1, 3], expected[1] = np.nan, np.nan
     check(graph, {"x": x}, expected, 1)
+
+
+@pytest.mark.parametrize(
+    ("known", "shape", "to", "axes", "x_is"),
+    [
+        ((None, None), (5, 3), (3, 5), (1,), "reshaped:0"),
+        ((None, None, 8), (4, 2, 8), (2, 4, 8), (1, 2), "reshaped:0"),
+        ((None, 2, None), (3, 2, 5), (5, 2, 3), (0, 1, 2), "reshaped:0"),
+        ((None, 5), (3, 5), (3, 5), (1,), "x:0"),
+        ((3, None), (3, 5), (3, 5), (1,), "x:0"),
+    ],
+)
+def test_reshape_of_unknown_sizes_to_constants(rng, known, shape, to, axes, x_is) -> None:
+    """Two unknown sizes may be the other way round; a single one is told by the others."""
+
+    def make() -> None:
+        reshaped = tf.reshape(placeholder("x", known), to, name="reshaped")
+        tf.reshape(layer_norm(reshaped, axes), shape, name="y")
+
+    x = _float32(rng, *shape)
+    expected = oracle.layer_norm(x.reshape(to), axis=axes, epsilon=1e-3).y.reshape(shape)
+    _, (record,) = check(trace(make), {"x": x}, expected, 1)
+    assert record.inputs[0] == x_is
