@@ -5,6 +5,7 @@
 
 #include "plugin/graph/constants.h"
 #include "plugin/recognizer/ops.h"
+#include "tensorflow/core/framework/numeric_types.h"
 
 namespace nv_norms {
 namespace {
@@ -225,13 +226,45 @@ std::optional<Value> Interpreter::LikeOthers(TensorId tensor,
   return value;
 }
 
+// Half precision holds no 1 / 15. What a graph multiplies with there in place of dividing by a
+// count of elements is the reciprocal of a product of the root's sizes (or twice that), rounded.
+double Interpreter::Unrounded(int node, double constant) {
+  const tensorflow::DataType dtype = view_.GetType(node, "dtype");
+  if (dtype != tensorflow::DT_HALF && dtype != tensorflow::DT_BFLOAT16) return constant;
+  const auto rounded = [dtype](double value) {
+    const float wide = static_cast<float>(value);
+    return static_cast<double>(dtype == tensorflow::DT_HALF
+                                   ? static_cast<float>(Eigen::half(wide))
+                                   : static_cast<float>(Eigen::bfloat16(wide)));
+  };
+  const Value* root = Eval(scene_.roots[0]);
+  if (root == nullptr) return constant;
+  std::vector<double> counts = {1.0};
+  for (Atom atom : root->Flat()) {
+    const Size size = axes_->Resolve(axes_->size(atom));
+    if (!size.known()) continue;
+    for (size_t i = 0, end = counts.size(); i < end; ++i) {
+      counts.push_back(counts[i] * static_cast<double>(size.coefficient()));
+    }
+  }
+  for (double count : counts) {
+    for (double factor : {1.0, 2.0}) {
+      if (constant == rounded(factor / rounded(count))) return factor / count;
+    }
+  }
+  return constant;
+}
+
 // A number that the graph knows: a constant whose elements are equal, a count computed from
 // shapes, or arithmetic on such.
 std::optional<double> Interpreter::Number(TensorId tensor, int depth) {
   const int node = tensor.node;
   const std::string& op = view_.op(node);
   if (depth > kMaxNumberDepth) return std::nullopt;
-  if (op == "Const") return FloatSplat(view_, node);
+  if (op == "Const") {
+    const auto constant = FloatSplat(view_, node);
+    return constant ? Unrounded(node, *constant) : constant;
+  }
   const auto input = [&](int i) { return Number(view_.inputs(node)[i], depth + 1); };
   if (op == "Cast") {
     if (IsInt(view_.GetType(node, "SrcT"))) {

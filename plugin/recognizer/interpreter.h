@@ -82,6 +82,7 @@ class Interpreter {
   std::optional<Value> LikeOthers(TensorId tensor, const std::vector<const Dims*>& others);
   std::optional<Value> Constant(TensorId tensor, double number);
   std::optional<double> Number(TensorId tensor, int depth);
+  double Unrounded(int node, double constant);
   std::optional<std::vector<Size>> ShapeOf(TensorId tensor);
   std::optional<SizeTensor> SizesOf(TensorId tensor, int depth);
   std::optional<SizeTensor> SizesOfNode(TensorId tensor, int depth);

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from recognizer_graphs import check, fused_nodes, layer_norm, moments, placeholder, trace
+from recognizer_graphs import check, fused_nodes, layer_norm, moments, placeholder, run, trace
 
 import oracle
+from nv_norms_rewriter import rewrite
 
 
 @pytest.mark.parametrize("size", [2, 3, 8, 100, 1000])
@@ -139,3 +140,27 @@ def test_bias_add_along_channels_first_beside_a_norm_of_the_last_axis(rng) -> No
     x, z = (rng.normal(size=(2, 4, 3, 4)).astype(np.float32) for _ in range(2))
     expected = oracle.layer_norm(x, epsilon=1e-3).y + z + bias[:, None, None]
     check(trace(make), {"x": x, "z": z}, expected, 1)
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
+@pytest.mark.parametrize(("steps", "fused"), [(0, 1), (1, 0), (-1, 0)])
+def test_reciprocal_count_in_half_precision(rng, dtype, steps: int, fused: int) -> None:
+    """1 / 15 is rounded there; a neighbour of what comes out is no 1 / 15."""
+    count = np.asarray(1 / 15, dtype.as_numpy_dtype)
+    count = (count.view(np.int16) + np.int16(steps)).view(dtype.as_numpy_dtype)
+
+    def make() -> None:
+        x = placeholder("x", (4, 15), dtype)
+        mean = tf.reduce_sum(x, -1, keepdims=True) * tf.constant(count)
+        variance = tf.reduce_sum(tf.square(x - mean), -1, keepdims=True) * tf.constant(count)
+        tf.multiply(x - mean, tf.math.rsqrt(variance + tf.constant(1e-3, dtype)), name="y")
+
+    x = rng.normal(0.0, 1.0, (4, 15)).astype(dtype.as_numpy_dtype)
+    wide = x.astype(np.float64)
+    mean = wide.sum(-1, keepdims=True) * np.float64(count)
+    variance = np.square(wide - mean).sum(-1, keepdims=True) * np.float64(count)
+    expected = (wide - mean) / np.sqrt(variance + 1e-3)
+    after, report = rewrite(trace(make), fetches=["y"])
+    assert len(report.fused) == fused
+    got = run(after, {"x": x}).astype(np.float64)
+    np.testing.assert_allclose(got, expected, atol=0.01 if dtype == tf.float16 else 0.1)

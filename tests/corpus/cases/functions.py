@@ -233,6 +233,7 @@ LINES = [
         (1, 2),
         affine="plain",
         kind="instance_norm/layer_norm",
+        more=(("float16", STATIC, "train"),),  # 1 / 15 is rounded
     ),
     hand(
         "instance.raw_moments",
