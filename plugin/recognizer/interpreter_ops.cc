@@ -310,6 +310,20 @@ std::optional<std::vector<bool>> NormAxes(const GraphView& view, int node, int r
   return reduced;
 }
 
+namespace {
+
+// Whether an operand that is broadcast varies along one axis alone. TensorFlow's remapper makes
+// oneDNN's ops of graphs without looking where gamma and beta run; their shapes still tell.
+bool RunsAlong(const Dims& operand, int rank, int axis) {
+  for (int i = 0; i < static_cast<int>(operand.size()); ++i) {
+    const int at = i + rank - static_cast<int>(operand.size());
+    if (!operand[i].empty() && at != axis) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 // y of an op that normalizes: (x - mean) / sqrt(var + epsilon) * scale + offset.
 std::optional<Value> Interpreter::Norm(TensorId tensor) {
   const int node = tensor.node;
@@ -327,6 +341,7 @@ std::optional<Value> Interpreter::Norm(TensorId tensor) {
   // instance norm's is next to the batch or last, whichever is left.
   int channel = rank - 1;
   if (view_.op(node) != "_MklLayerNorm" && (*reduced)[rank - 1]) channel = 1;
+  const bool is_onednn = view_.op(node).rfind("_Mkl", 0) == 0;
   Dims parameter(rank);
   parameter[channel] = x->dims[channel];
   const double epsilon = view_.GetFloat(node, "epsilon", 0.001f);
@@ -340,7 +355,10 @@ std::optional<Value> Interpreter::Norm(TensorId tensor) {
     if (operand == nullptr) return std::nullopt;
     // One number for each channel, whatever the operand's shape: line it up with the axis.
     Dims lined(rank), ignored;
-    if (!operand->numbers.atoms.empty()) lined[channel] = operand->Flat();
+    if (!operand->numbers.atoms.empty()) {
+      if (is_onednn && !RunsAlong(operand->dims, rank, channel)) return std::nullopt;
+      lined[channel] = operand->Flat();
+    }
     if (!Done(AlignForBroadcast({&parameter, &lined}, axes_, &ignored))) return std::nullopt;
     out.numbers = Zip(out.numbers, operand->numbers, BinaryOf(i == 1 ? "Mul" : "AddV2"));
   }

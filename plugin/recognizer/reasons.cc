@@ -10,6 +10,8 @@ const char* ReasonName(Reason reason) {
       return "not_a_normalization";
     case Reason::kEpsilonNotConstant:
       return "epsilon_not_constant";
+    case Reason::kEpsilonLost:
+      return "epsilon_lost";
     case Reason::kMomentsDiffer:
       return "moments_differ";
     case Reason::kParameterVaries:
@@ -56,6 +58,8 @@ const char* ReasonSentence(Reason reason) {
       return "the inverse root is not that of a variance or mean square plus a constant";
     case Reason::kEpsilonNotConstant:
       return "epsilon is not a constant of at least 0";
+    case Reason::kEpsilonLost:
+      return "TensorFlow's remapper put a fixed epsilon in the place of the graph's";
     case Reason::kMomentsDiffer:
       return "the variance runs over other axes than the mean";
     case Reason::kParameterVaries:

@@ -9,6 +9,7 @@ enum class Reason {
   kNone,                // fused
   kNotANormalization,   // 1 / r^2 is neither var(x) + epsilon nor mean(x^2) + epsilon
   kEpsilonNotConstant,  // it is, but epsilon is no constant, or is negative
+  kEpsilonLost,         // TensorFlow's own fusion may have lost it
   kMomentsDiffer,       // the variance runs over other axes than the mean
   kParameterVaries,     // gamma or beta varies along other axes than the layer's
   kNoOutput,            // no tensor equals xhat * gamma + beta

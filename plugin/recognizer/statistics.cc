@@ -257,12 +257,34 @@ bool IsAnchor(const GraphView& view, int node) {
   return view.GetBool(node, "is_training", true);
 }
 
+namespace {
+
+// TensorFlow's remapper makes _MklLayerNorm of tf.nn.batch_normalization over a row's moments, too,
+// and gives it 0.001 whatever the graph's epsilon was. Only the name, which is the replaced node's,
+// tells it from the norms of tf_keras, whose epsilon is kept. Where that op runs, ours does the
+// same; where it has no kernel, a silent error must not take the place of a loud one.
+bool EpsilonIsLost(const GraphView& view, int node) {
+  const std::string& name = view.def(node).name();
+  const size_t scope = name.rfind("batchnorm");
+  const bool runs = view.def(node).device().find("GPU") == std::string::npos &&
+                    view.GetType(node, "T") != tensorflow::DT_DOUBLE;
+  return view.op(node) == "_MklLayerNorm" && !runs && scope != std::string::npos &&
+         name.find("/add_1", scope) != std::string::npos &&
+         view.GetFloat(node, "epsilon", 0.001f) == 0.001f;
+}
+
+}  // namespace
+
 std::vector<Statistics> FindStatistics(const GraphView& view, const Shapes& shapes, int anchor,
                                        Reason* reason) {
   *reason = Reason::kNotANormalization;
   std::vector<Statistics> found;
   const TensorId output{anchor, 0};
   if (ClassOf(view.op(anchor)) == OpClass::kNorm) {
+    if (EpsilonIsLost(view, anchor)) {
+      *reason = Reason::kEpsilonLost;
+      return found;
+    }
     std::vector<TensorId> candidates = Candidates(view, shapes, {view.inputs(anchor)[0]});
     // Only views: the op reads x itself, in another shape.
     for (auto it = candidates.rbegin(); it != candidates.rend(); ++it) {

@@ -333,14 +333,14 @@ def test_nodes_in_any_order_are_understood():
     assert max_error(got, expected(x).y) < 1e-5
 
 
-def onednn_node(op, x, gamma, beta, **attributes):
+def onednn_node(op, x, gamma, beta, name="norm", **attributes):
     """A node of an op that TensorFlow's own remapper makes, and that has a kernel on CPUs only."""
     graph = tf.compat.v1.get_default_graph()
     attr = {
         "T": tf.compat.v1.AttrValue(type=tf.float32.as_datatype_enum),
         "epsilon": tf.compat.v1.AttrValue(f=EPSILON),
     } | attributes
-    operation = graph.create_op(op, [x, gamma, beta], [tf.float32], attrs=attr, name="norm")
+    operation = graph.create_op(op, [x, gamma, beta], [tf.float32], attrs=attr, name=name)
     return operation.outputs[0]
 
 
@@ -374,6 +374,54 @@ def test_op_of_the_cpu_on_a_gpu_node_becomes_ours(op):
         else instance_norm(x, gamma, beta, -1, EPSILON).y
     )
     assert max_error(got, want) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "epsilon", "reasons"),
+    [
+        ("GPU", "batchnorm/add_1", 1e-3, {"epsilon_lost"}),
+        ("GPU", "ln/batchnorm_1/add_1", 1e-3, {"epsilon_lost"}),
+        ("CPU", "batchnorm/add_1", 1e-3, {""}),
+        ("GPU", "batchnorm/add_1", 1e-5, {""}),
+        ("GPU", "layer_normalization/add", 1e-3, {""}),
+    ],
+)
+def test_layer_norm_of_onednn_that_may_have_lost_its_epsilon(device, name, epsilon, reasons):
+    """TensorFlow's remapper gives what was tf.nn.batch_normalization an epsilon of 0.001.
+
+    Where that op has no kernel, an error is better than a result with another epsilon.
+    """
+
+    def make():
+        with tf.device(CPU.replace("CPU", device)):
+            gamma, beta = (tf.constant(value) for value in parameters(8, 0))
+            value = tf.compat.v1.AttrValue(f=epsilon)
+            x = placeholder(shape=(3, 5, 8))
+            y = onednn_node("_MklLayerNorm", x, gamma, beta, name=name, epsilon=value)
+            tf.identity(y, "out")
+
+    _, records = rewrite(graph_of(make), "out")
+    assert {record.reason for record in records} == reasons
+
+
+@pytest.mark.parametrize("shape", [(6,), (1, 6), (1, 1, 6), (6, 1), (1, 6, 1, 1), (6, 1, 1)])
+def test_instance_norm_of_onednn_whose_scale_runs_along_another_axis_is_left(shape):
+    """TensorFlow's remapper does not look where the graph's gamma ran: its shape still tells."""
+
+    def make():
+        with tf.device(CPU.replace("CPU", "GPU")):
+            axes = tf.compat.v1.AttrValue(list=tf.compat.v1.AttrValue.ListValue(i=[2, 3]))
+            gamma, beta = (tf.constant(value.reshape(shape)) for value in parameters(6, 0))
+            x = placeholder(shape=(2, 6, 6, 6))
+            tf.identity(
+                onednn_node("_MklFusedInstanceNorm", x, gamma, beta, reduction_axes=axes), "out"
+            )
+
+    _, records = rewrite(graph_of(make), "out")
+    runs_along_channels = len(shape) >= 3 and shape[-3] == 6
+    assert [record.reason for record in records] == [
+        "" if runs_along_channels else "parameter_varies"
+    ]
 
 
 @pytest.mark.parametrize("device", ["CPU", "GPU"])
