@@ -20,17 +20,6 @@ bool Contains(const std::vector<int>& nodes, int node) {
   return std::find(nodes.begin(), nodes.end(), node) != nodes.end();
 }
 
-// Over the first axis but not over all: a batch norm, or the standardization of a kernel.
-bool OverTheBatch(const Normalized& x) {
-  if (x.dims.empty() || x.dims[0].empty()) return false;
-  const auto reduced = [&](Atom atom) {
-    return std::find(x.reduced.begin(), x.reduced.end(), atom) != x.reduced.end();
-  };
-  const Dim all = Value{x.dims, {}}.Flat();
-  return std::any_of(x.dims[0].begin(), x.dims[0].end(), reduced) &&
-         !std::all_of(all.begin(), all.end(), reduced);
-}
-
 class Search {
  public:
   Search(const GraphView& view, const Shapes& shapes, const Statistics& statistics,

@@ -122,6 +122,7 @@ class Search {
     const auto normalized = Normalize(view_, forward_.statistics, interpreter);
     const Value* dy = interpreter->restart() ? nullptr : interpreter->Eval(scene_.dy);
     if (!normalized || dy == nullptr) return std::nullopt;
+    if (forward_.lone && OverTheBatch(*normalized)) return std::nullopt;
     Numbers gamma = Numbers::Scalar(1.0);
     parameter_.clear();
     for (const TensorId& tensor : {forward_.gamma, forward_.beta}) {

@@ -1,5 +1,6 @@
 #include "plugin/recognizer/moments.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "plugin/recognizer/ops.h"
@@ -63,6 +64,16 @@ std::optional<Normalized> Normalize(const GraphView& view, const Statistics& sta
   result.xhat = Zip(centred, result.rstd, times);
   result.plain = Zip(x->numbers, result.rstd, times);
   return result;
+}
+
+bool OverTheBatch(const Normalized& x) {
+  if (x.dims.empty() || x.dims[0].empty()) return false;
+  const auto reduced = [&](Atom atom) {
+    return std::find(x.reduced.begin(), x.reduced.end(), atom) != x.reduced.end();
+  };
+  const Dim all = Value{x.dims, {}}.Flat();
+  return std::any_of(x.dims[0].begin(), x.dims[0].end(), reduced) &&
+         !std::all_of(all.begin(), all.end(), reduced);
 }
 
 }  // namespace nv_norms

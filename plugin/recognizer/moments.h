@@ -38,6 +38,9 @@ struct Normalized {
 std::optional<Normalized> Normalize(const GraphView& view, const Statistics& statistics,
                                     Interpreter* interpreter);
 
+// Over the first axis but not over all: a batch norm, or the standardization of a kernel.
+bool OverTheBatch(const Normalized& x);
+
 }  // namespace nv_norms
 
 #endif  // NV_NORMS_PLUGIN_RECOGNIZER_MOMENTS_H_

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
-from ..line import Input, Line
+from ..line import STATIC, Input, Line
 from .near import CUBE, EPSILON, FROZEN, IMAGE, SHAPES, TWO, affine, collector, mean_of, norm
 
 LINES: list[Line] = []
@@ -103,7 +103,7 @@ def cumulative_group_norm(b):
     return lambda x: layer(x)
 
 
-@miss("x is a kernel, a variable", IMAGE, more=FROZEN)
+@miss("x is a kernel, a variable", IMAGE, more=(*FROZEN, ("float32", STATIC, "train")))
 def weight_standardization(b):
     kernel, gain = b.parameter("kernel", (3, 3, 4, 6)), b.parameter("gain", (6,))
 
