@@ -39,7 +39,8 @@ char* NvNormsReport() { return Copy(nv_norms::ToJson(nv_norms::Report())); }
 void NvNormsClearReport() { nv_norms::ClearReport(); }
 
 int NvNormsRewrite(const void* graph_def, size_t size, const char* device, const char* fetches,
-                   int layouts, void** out, size_t* out_size, char** records_json, char** error) {
+                   int layouts, int compiled, void** out, size_t* out_size, char** records_json,
+                   char** error) {
   *out = nullptr;
   *out_size = 0;
   *records_json = nullptr;
@@ -56,7 +57,7 @@ int NvNormsRewrite(const void* graph_def, size_t size, const char* device, const
   }
   std::vector<nv_norms::Record> records;
   const absl::Status status =
-      nv_norms::RewriteOffline(device, names, layouts != 0, &graph, &records);
+      nv_norms::RewriteOffline(device, names, layouts != 0, compiled != 0, &graph, &records);
   if (!status.ok()) {
     *error = Copy(std::string(status.message()));
     return 1;

@@ -22,10 +22,12 @@ void NvNormsClearReport();
 
 // Runs the pass on a serialized GraphDef, its library's functions included. `device` names the
 // device that nodes are on if they name none; `fetches` are node names, comma separated; empty: all
-// nodes that nobody reads; `layouts` is not 0 if layouts around fused norms may change, too. 0 and
-// the new graph, or another number and *error.
+// nodes that nobody reads; `layouts` is not 0 if layouts around fused norms may change, too;
+// `compiled` if the graph is for a compiler that computes elementwise ops together. 0 and the new
+// graph, or another number and *error.
 int NvNormsRewrite(const void* graph_def, size_t size, const char* device, const char* fetches,
-                   int layouts, void** out, size_t* out_size, char** records_json, char** error);
+                   int layouts, int compiled, void** out, size_t* out_size, char** records_json,
+                   char** error);
 
 void NvNormsFree(void* memory);
 

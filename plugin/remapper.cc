@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "plugin/casts.h"
 #include "plugin/edit.h"
 #include "plugin/edit_steps.h"
 #include "plugin/graph/accumulation.h"
@@ -267,8 +268,9 @@ class Remapper {
 struct Work {
   std::vector<int> anchors;  // by ascending order
   bool layouts = false;      // Transposes beside fused normalizations
+  bool casts = false;        // Casts beside fused normalizations
 
-  bool none() const { return anchors.empty() && !layouts; }
+  bool none() const { return anchors.empty() && !layouts && !casts; }
 };
 
 Work WorkIn(const GraphView& view, const RemapperOptions& options) {
@@ -283,6 +285,7 @@ Work WorkIn(const GraphView& view, const RemapperOptions& options) {
   std::sort(work.anchors.begin(), work.anchors.end(),
             [&](int a, int b) { return view.order(a) < view.order(b); });
   work.layouts = options.layouts && fused && HasLayoutTransposes(view);
+  work.casts = fused && HasCasts(view);
   return work;
 }
 
@@ -295,13 +298,13 @@ bool NothingToDo(const tensorflow::GraphDef& graph, const std::string& graph_nam
 }  // namespace
 
 bool MayHoldNormalizations(const tensorflow::GraphDef& graph, const std::string& name) {
-  bool root = false, fused = false, transpose = false;
+  bool root = false, fused = false, beside = false;
   for (const auto& node : graph.node()) {
     root = root || MayBeAnchor(node.op());
     fused = fused || IsFusedNorm(node.op());
-    transpose = transpose || node.op() == "Transpose";
+    beside = beside || node.op() == "Transpose" || node.op() == "Cast";
   }
-  return root || (fused && transpose) || NothingToDo(graph, name);
+  return root || (fused && beside) || NothingToDo(graph, name);
 }
 
 absl::StatusOr<bool> Remap(const tensorflow::GraphDef& graph, TF_GrapplerItem* item,
@@ -326,14 +329,17 @@ absl::StatusOr<bool> Remap(const tensorflow::GraphDef& graph, TF_GrapplerItem* i
   RestoreSums(&view);
   LearnFromGradients(view, &shapes);
   bool changed = Remapper(&view, &shapes, options, records).Run(work.anchors);
+  const std::function<bool(int)> nodes = [&](int node) {
+    return OnDevice(view.def(node).device(), options.device_type);
+  };
+  const std::function<bool(int)> keep = [&](int node) {
+    return options.preserve.count(view.name(node)) > 0;
+  };
   if (options.layouts) {
-    changed = ImproveLayout(
-                  &view, &shapes,
-                  [&](int node) { return OnDevice(view.def(node).device(), options.device_type); },
-                  [&](int node) { return options.preserve.count(view.name(node)) > 0; },
-                  options.graph_name, records) ||
-              changed;
+    changed = ImproveLayout(&view, &shapes, nodes, keep, options.graph_name, records) || changed;
   }
+  // Only now: layouts change with a Cast's tensor in the narrow type, if that is the cheaper one.
+  changed = TakeInCasts(&view, &shapes, nodes, keep, options.compiled) || changed;
   if (changed) view.Compact();
   const auto fused = std::count_if(records->begin(), records->end(),
                                    [](const Record& r) { return r.reason == Reason::kNone; });

@@ -19,7 +19,9 @@ struct RemapperOptions {
   std::unordered_set<std::string> feeds;     // names of nodes whose values come from outside
   std::string graph_name;
   bool layouts = true;  // change layouts around fused norms, too
-  bool check = false;   // an error for a graph that is none, even if it holds no normalization
+  // The graph is for a compiler that computes elementwise ops together.
+  bool compiled = false;
+  bool check = false;  // an error for a graph that is none, even if it holds no normalization
 };
 
 // Whether there may be anything to look at: a quick answer for most graphs, by their ops.

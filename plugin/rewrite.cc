@@ -20,7 +20,7 @@ absl::StatusOr<bool> RemapItem(GrapplerItem* item, const RemapperOptions& option
   return Remap(item->graph, Opaque(item), options, remapped, records);
 }
 
-absl::Status RewriteFunctions(bool layouts, tensorflow::GraphDef* graph,
+absl::Status RewriteFunctions(bool layouts, bool compiled, tensorflow::GraphDef* graph,
                               std::vector<Record>* records) {
   const tensorflow::FunctionLibraryDefinition library(tensorflow::OpRegistry::Global(),
                                                       graph->library());
@@ -34,6 +34,7 @@ absl::Status RewriteFunctions(bool layouts, tensorflow::GraphDef* graph,
     }
     RemapperOptions options;
     options.layouts = layouts;
+    options.compiled = compiled;
     options.preserve = item.NodesToPreserve();
     options.graph_name = function.signature().name();
     tensorflow::GraphDef rewritten;
@@ -52,7 +53,7 @@ absl::Status RewriteFunctions(bool layouts, tensorflow::GraphDef* graph,
 }  // namespace
 
 absl::Status RewriteOffline(const std::string& device, const std::vector<std::string>& fetches,
-                            bool layouts, tensorflow::GraphDef* graph,
+                            bool layouts, bool compiled, tensorflow::GraphDef* graph,
                             std::vector<Record>* records) {
   GrapplerItem item;
   item.id = "graph";
@@ -61,6 +62,7 @@ absl::Status RewriteOffline(const std::string& device, const std::vector<std::st
   options.graph_name = item.id;
   options.check = true;
   options.layouts = layouts;
+  options.compiled = compiled;
   {
     GraphView view(graph);
     if (!view.ok()) return absl::InvalidArgumentError(view.error());
@@ -94,7 +96,8 @@ absl::Status RewriteOffline(const std::string& device, const std::vector<std::st
     }
     *graph = std::move(rewritten);
   }
-  return graph->has_library() ? RewriteFunctions(layouts, graph, records) : absl::OkStatus();
+  return graph->has_library() ? RewriteFunctions(layouts, compiled, graph, records)
+                              : absl::OkStatus();
 }
 
 }  // namespace nv_norms

@@ -14,8 +14,9 @@ namespace nv_norms {
 // `fetches`: names of nodes to keep; if empty, the nodes that nobody reads. `device`: put on nodes
 // that name none while the pass looks at them; "" leaves them so. `layouts`: whether layouts around
 // fused norms may change, too; a node then may give another layout than before under its name.
+// `compiled`: whether the graph is for a compiler that computes elementwise ops together.
 absl::Status RewriteOffline(const std::string& device, const std::vector<std::string>& fetches,
-                            bool layouts, tensorflow::GraphDef* graph,
+                            bool layouts, bool compiled, tensorflow::GraphDef* graph,
                             std::vector<Record>* records);
 
 }  // namespace nv_norms

@@ -91,7 +91,7 @@ class Core:
             "NvNormsClearReport": (None, []),
             "NvNormsRewrite": (
                 ctypes.c_int,
-                [text, ctypes.c_size_t, text, text, ctypes.c_int]
+                [text, ctypes.c_size_t, text, text, ctypes.c_int, ctypes.c_int]
                 + [to(pointer), to(ctypes.c_size_t), to(pointer), to(pointer)],
             ),
             "NvNormsCudaDriver": (ctypes.c_int, [to(pointer)]),
@@ -147,12 +147,13 @@ class Core:
         return usable, self._take(message.value).decode()
 
     def rewrite(
-        self, graph: bytes, device: str, fetches: str, layouts: bool
+        self, graph: bytes, device: str, fetches: str, layouts: bool, compiled: bool = False
     ) -> tuple[bytes, list[dict[str, Any]]]:
         """Runs the pass on a serialized GraphDef; RuntimeError with the library's sentence.
 
         layouts: whether layouts around fused norms may change; a node that keeps its name may then
         give another layout than before.
+        compiled: whether the graph is for XLA, which computes elementwise ops together.
         """
         out, records, error = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
         size = ctypes.c_size_t()
@@ -162,6 +163,7 @@ class Core:
             device.encode(),
             fetches.encode(),
             int(layouts),
+            int(compiled),
             ctypes.byref(out),
             ctypes.byref(size),
             ctypes.byref(records),

@@ -27,7 +27,7 @@ def rewrite(
         their names and values.
 
     Returns:
-      The new graph, equal to the old one if nothing was fused, and a Report of what was found.
+      The new graph, equal to the old one if nothing was changed, and a Report of what was found.
 
     Raises:
       TypeError, ValueError: an argument is not what is described above.

@@ -101,7 +101,7 @@ def _look(graph: Any, where_of: Callable[[Any], str | None]) -> None:
             return
         types = {op.type for op in graph.get_operations()}
         # The trace in which variables are created is thrown away.
-        if types.isdisjoint(_ROOTS) or "VarIsInitializedOp" in types:
+        if not _is_of_interest(types) or "VarIsInitializedOp" in types:
             return
         where = where_of(graph)
         if where is not None:
@@ -112,6 +112,17 @@ def _look(graph: Any, where_of: Callable[[Any], str | None]) -> None:
         _process.say_once(
             f"the normalizations in {name} stay as they are: {type(error).__name__}: {error}"
         )
+
+
+def _is_of_interest(types: set[str]) -> bool:
+    """Whether ops of these types may be a normalization, or a fused one with Casts beside it."""
+    return not types.isdisjoint(_ROOTS) or ("Cast" in types and not types.isdisjoint(_fused_ops()))
+
+
+def _fused_ops() -> frozenset[str]:
+    from . import _trace_graph
+
+    return _trace_graph.FUSED_OPS
 
 
 def _where(graph: Any) -> str | None:
@@ -149,8 +160,9 @@ def _is_compiled(graph: Any) -> bool:
     while outer is not None:
         contexts.append(outer._get_control_flow_context())
         outer = getattr(outer, "outer_graph", None)
+    asked = _ROOTS | _fused_ops()
     contexts += [
-        op._get_control_flow_context() for op in graph.get_operations() if op.type in _ROOTS
+        op._get_control_flow_context() for op in graph.get_operations() if op.type in asked
     ]
     return any(_is_xla(context) for context in contexts)
 
@@ -194,17 +206,22 @@ def _rewrite(core: _library.Core, graph: Any, where: str) -> None:
     kept = ",".join(_trace_graph.kept_nodes(graph))
     # Layouts stay: an edit relies on nodes that keep their names to keep their meaning.
     serialized, records = core.rewrite(
-        before.SerializeToString(), f"/device:{device_type}:0", kept, False
+        before.SerializeToString(),
+        f"/device:{device_type}:0",
+        kept,
+        layouts=False,
+        compiled=where == "xla",
     )
-    if not records:
-        return
     for record in records:
         record.update(graph=graph.name, where=where)
     try:
-        edit = _trace_graph.Edit(graph, before, type(before).FromString(serialized))
+        after = type(before).FromString(serialized)
+        if not records and after == before:
+            return
+        edit = _trace_graph.Edit(graph, before, after)
         left = _stopped(graph, edit, records)
         left += _left(graph, edit, records, device_type) if where == "xla" else []
-        if any(record["fused"] for record in records):
+        if any(record["fused"] for record in records) or edit.changes_ops_by_name():
             edit.apply(left)
             graph._nv_norms_forward = _forward_records(edit, records)
     except Exception as error:  # noqa: BLE001 (reported; the graph is as it was)

@@ -19,6 +19,9 @@ NodeDef = Any
 FORWARD_OPS = frozenset({"FusedLayerNorm", "FusedRMSNorm", "FusedInstanceNorm", "FusedGroupNorm"})
 FUSED_OPS = FORWARD_OPS | {f"{op}Grad" for op in FORWARD_OPS}
 
+# Marks the fused ops of a described graph that no trace has put there: a program calls them.
+_BY_NAME = "_nv_norms_by_name"
+
 # Names of the placeholders that stand for the outputs of ops whose shapes only Python knows.
 _OUTPUT = "/nv_norms_output_"
 
@@ -36,6 +39,9 @@ def describe(graph: tf.Graph) -> GraphDef:
     with _saving.raw():
         graph_def = graph.as_graph_def()
     graph_def.ClearField("library")
+    for node in graph_def.node:
+        if node.op in FUSED_OPS and _saving.MARK not in node.attr:
+            node.attr[_BY_NAME].b = True
     opaque = {op.name: op for op in graph.get_operations() if _is_opaque(op)}
     if not opaque:
         return graph_def
@@ -163,6 +169,13 @@ class Edit:
         made = [self._made.get(node.name) for node in self.fused_nodes(output)]
         return [op for op in made if op is not None]
 
+    def changes_ops_by_name(self) -> bool:
+        """Whether a fused op that a program calls gets other types: it takes in Casts."""
+        return any(
+            node.op in FUSED_OPS and _BY_NAME in node.attr and self._is_changed(name)
+            for name, node in self._after.items()
+        )
+
     def _forward_of(self, name: str) -> NodeDef:
         """The forward of the gradient op that computes (part of) the output of node `name`."""
         waiting, seen = [name], {name}
@@ -236,14 +249,16 @@ class Edit:
         if None in waits:
             return None
         graph = self._graph
+        attributes = dict(node.attr)
+        by_name = attributes.pop(_BY_NAME, None)
         op = graph._create_op_internal(
             node.op,
             inputs,
             name=graph.unique_name(node.name) + "/",
-            attrs=dict(node.attr),
+            attrs=attributes,
             compute_device=False,
         )
-        if node.op in FUSED_OPS:
+        if node.op in FUSED_OPS and by_name is None:
             op._set_attr(_saving.MARK, tf.compat.v1.AttrValue(b=True))
         if node.device:
             op._set_device_from_string(node.device)

@@ -254,8 +254,8 @@ def test_no_trace_fails(
     elif where == "garbage":
         rewrite = _library.Core.rewrite
 
-        def garbage(*arguments: Any) -> Any:
-            graph, records = rewrite(*arguments)
+        def garbage(*arguments: Any, **keywords: Any) -> Any:
+            graph, records = rewrite(*arguments, **keywords)
             after = tf.compat.v1.GraphDef.FromString(graph)
             for node in after.node:
                 if node.op.startswith("Fused"):

@@ -1,0 +1,72 @@
+"""Mixed policies between float32 neighbours: fused norms take in the Casts around them, and what
+comes out is as close to float64 as float32 can be."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from training_norms import FOUR, TF_KERAS_LAYER, Norm
+from training_steps import assert_counts, flat, normal, run_both, step_of
+
+import nv_norms_rewriter
+
+POLICIES = ["mixed_float16", "mixed_bfloat16"]
+
+
+def _assert_in_float32(stock, fused, exact) -> None:
+    """Fused is as close as float32; stock, which rounds to half, is not."""
+    for number, (s, f, e) in enumerate(zip(stock, fused, exact, strict=True)):
+        off_stock, off_fused = (np.abs(v - e).max() / np.abs(e).max() for v in (s, f))
+        assert s.dtype == f.dtype == np.float32
+        assert off_fused < 1e-5 < 1e-4 < off_stock < 5e-2, (number, off_fused, off_stock)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("norm", [*FOUR, TF_KERAS_LAYER], ids=lambda norm: norm.name)
+def test_step_between_float32(rng, norm: Norm, policy: str) -> None:
+    x, dy = normal(rng, *norm.shape, mean=1.0), normal(rng, *norm.shape)
+    # What some layers round first is no matter of the Casts around the norm.
+    values = [tf.cast(tf.cast(v, tf.bfloat16), tf.float32).numpy() for v in norm.parameters(rng)]
+    layer, variables = norm.build(values, policy)
+    step = step_of(lambda x: tf.cast(layer(x), tf.float32), variables, x, dy)
+    stock, fused, report = run_both(step, [x, dy])
+    exact = [norm.forward(x, values), *norm.backward(dy, x, values)]
+    # Keras' RMSNormalization casts gamma to half, and with it dgamma.
+    count = 2 if norm.formula == "rms" else len(exact)
+    _assert_in_float32(stock[:count], fused[:count], exact[:count])
+    assert_counts(report, {norm.kind: 1}, {norm.kind: 1})
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["function", "xla"])
+@pytest.mark.parametrize("norm", FOUR, ids=lambda norm: norm.name)
+def test_fit_with_a_norm_first_and_a_loss_in_float32(rng, norm: Norm, compiled: bool) -> None:
+    x, target = normal(rng, 8, *norm.shape[1:]), normal(rng, 8, *norm.shape[1:])
+    values = norm.parameters(rng)
+
+    def run():
+        inputs = keras.Input(x.shape[1:])
+        layer, _ = norm.build(values, "mixed_float16")
+        outputs = keras.layers.Activation("linear", dtype="float32")(layer(inputs))
+        model = keras.Model(inputs, outputs)
+        model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=compiled)
+        model.fit(x, target, batch_size=8, epochs=1, verbose=0, shuffle=False)
+        return flat(layer.get_weights())
+
+    with nv_norms_rewriter.disabled():
+        stock = run()
+    nv_norms_rewriter.clear_report()
+    nv_norms_rewriter.configure(xla="all")
+    try:
+        fused = run()
+    finally:
+        nv_norms_rewriter.configure(xla="auto")
+    apart = norm.forward(x, values) - target
+    _, *gradients = norm.backward(2 * apart / apart.size, x, values)
+    for old, got, start, gradient in zip(stock, fused, values, gradients, strict=True):
+        size = np.abs(gradient).max()
+        errors = [np.abs(start - np.float64(new) - gradient).max() / size for new in (old, got)]
+        # XLA has y and dy in half, in one loop with the loss.
+        assert errors[1] < (2.0 * errors[0] + 2e-5 if compiled else max(2e-5, errors[0]))
+    assert_counts(nv_norms_rewriter.report(), {norm.kind: 1}, {norm.kind: 1})
