@@ -12,9 +12,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from .builder import Builder
-from .line import BATCH, Case, variable_dtype
+from .line import BATCH, Case, compute_dtype, variable_dtype
 from .modes import eager, program
-from .values import draw_inputs, max_error, numpy_dtype, rounded_otherwise, unit_in_last_place
+from .values import (
+    draw_inputs,
+    max_error,
+    numpy_dtype,
+    rounded_otherwise,
+    unit_in_last_place,
+)
 
 # How often inputs and weights are moved to see what rounding can do.
 _DRAWS = 4
@@ -272,7 +278,9 @@ def _compare(case: Case, inputs, want, stock, fused, outcome: Outcome) -> None:
     for number, (got, exact) in enumerate(zip(results, want, strict=True)):
         dtype = got.dtype if got.dtype.kind in "fV" else np.dtype(np.float32)
         if stock is None and case.must_fuse:
-            dtype = np.dtype(np.float32)  # TensorFlow's remapper has rounded epsilon
+            # TensorFlow's remapper has rounded epsilon, and nothing shows what a mixed policy does.
+            known = "float32" if case.policy == "float64" else compute_dtype(case.policy)
+            dtype = numpy_dtype(known)
         size = max(np.abs(np.float64(exact)).max(initial=0.0), 1e-3 * largest)
         unit = unit_in_last_place(size, dtype)
         error = max_error(got, exact)
