@@ -27,7 +27,8 @@ def state() -> dict[str, Any]:
     held: device types whose graphs another plugin optimizes;
     notices: sentences that the user was told, each once; hooked: whether functions are looked at
       when they are traced; traced: what was found there, as pairs of the number of records that
-      the core library had then and a record; options: what configure() set.
+      the core library had then and a record; options: what configure() set; thread: what only
+      this thread does right now.
     """
     import tensorflow as tf
 
@@ -47,6 +48,7 @@ def state() -> dict[str, Any]:
     memory.setdefault("held", set())
     memory.setdefault("traced", [])
     memory.setdefault("options", {})
+    memory.setdefault("thread", threading.local())
     return memory
 
 

@@ -14,13 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import _trace
-
-_outside = threading.local()
+from . import _process, _trace
 
 
 @contextlib.contextmanager
@@ -29,14 +26,21 @@ def _differentiating() -> Iterator[None]:
 
     TensorFlow tries more than once how many outputs it has; the last one counts.
     """
-    outer = getattr(_outside, "made", None)
-    _outside.made = {}
+    # Shared, as the ops' gradients may be registered by another copy of this module.
+    thread = _process.state()["thread"]
+    outer = getattr(thread, "made", None)
+    thread.made = {}
     try:
         yield
     finally:
-        made, _outside.made = _outside.made, outer
+        made, thread.made = thread.made, outer
         for forward, (inputs, outputs) in made.items():
             made_gradient(forward, inputs, outputs)
+
+
+def _made() -> dict[Any, tuple[list[Any], list[Any]]] | None:
+    """What this thread's backward functions have of fused ops; None if it makes none."""
+    return getattr(_process.state()["thread"], "made", None)
 
 
 def made_gradient(forward: Any, inputs: list[Any], outputs: list[Any]) -> None:
@@ -44,7 +48,7 @@ def made_gradient(forward: Any, inputs: list[Any], outputs: list[Any]) -> None:
 
     Other gradients are found in the graph of their forward, if it is in one.
     """
-    made = getattr(_outside, "made", None)
+    made = _made()
     if made is None:
         _trace.report_gradient(forward, inputs, outputs)
     else:
@@ -74,7 +78,7 @@ def _install_for_functions() -> None:
 
     @functools.wraps(make_pair)
     def construct(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        if getattr(_outside, "made", None) is not None:
+        if _made() is not None:
             _trace.before_gradient(self._func_graph)
         return make_pair(self, *arguments, **keywords)
 

@@ -61,6 +61,23 @@ print(tape.gradient(y, x).shape, nv_norms_rewriter.is_enabled(), fused())
     assert _run(code).split("\n")[0] == "(4, 8) True 1"
 
 
+@pytest.mark.parametrize("first", ["nv_norms", "nv_norms_rewriter"])
+def test_a_gradient_is_reported_once_whichever_package_came_first(first: str) -> None:
+    """TensorFlow differentiates a function more than once before it knows the outputs' number."""
+    code = f"""
+import {first}, nv_norms, nv_norms_rewriter
+import tensorflow as tf
+x = tf.random.stateless_normal((4, 8), [1, 2])
+function = tf.function(layer_norm)
+with tf.GradientTape(persistent=True) as tape:
+    tape.watch(x)
+    y = function(x)
+print([tape.gradient(y, x, dy).shape for dy in (x, x)])
+print([(record.direction, record.fused) for record in nv_norms_rewriter.report()])
+"""
+    assert _run(code).splitlines()[1] == "[('forward', True), ('backward', True)]"
+
+
 def test_the_layers_are_found_by_name() -> None:
     code = """
 import nv_norms
