@@ -1,11 +1,12 @@
 #!/bin/bash
 # Builds the CPU kernel library without TensorFlow: build/libnv_norms_cpu_kernels.so.
-# usage: benchmarks/kernels/build_cpu.sh [address | undefined]   with that sanitizer, into build/address/...
+# usage: benchmarks/kernels/build_cpu.sh [sanitized]   with AddressSanitizer and UndefinedBehaviorSanitizer, into
+# build/sanitized
 set -eu
 cd "$(dirname "$0")/../.."
 out=build${1:+/$1}
 flags="-std=c++17 -O3 -DNDEBUG -fPIC -fno-exceptions -I. -Wall"
-[ -z "${1:-}" ] || flags="$flags -O1 -g -fno-omit-frame-pointer -fsanitize=$1"
+[ -z "${1:-}" ] || flags="$flags -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined"
 mkdir -p "$out/cpu"
 for source in kernels/cpu/*.cc benchmarks/kernels/cpu_harness.cc; do
   object=$out/cpu/$(basename "$source").o

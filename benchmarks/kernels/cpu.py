@@ -38,6 +38,7 @@ PROBLEMS: dict[str, list[tuple[tuple[int, ...], dict]]] = {
         ((100 * MB // 4 // cols, cols), ROWS)
         for cols in (64, 100, 128, 256, 512, 768, 1000, 1024, 2048, 4096, 8192, 16384, 32768)
     ],
+    "short rows": [((25 * MB // cols // 64 * 64, cols), ROWS) for cols in (3, 5, 10, 16, 32, 48)],
     "long rows": [((25, 1 << 20), ROWS), ((3, 1 << 23), ROWS)],
     "rms": [((25 * MB // cols, cols), ROWS | {"formula": "rms"}) for cols in (128, 768, 4096)],
     "groups": [

@@ -9,6 +9,7 @@
 #include "kernels/cpu/long_rows.h"
 #include "kernels/cpu/param_sums.h"
 #include "kernels/cpu/row_params.h"
+#include "kernels/cpu/short_rows.h"
 
 namespace nv_norms {
 namespace cpu {
@@ -60,9 +61,11 @@ class Rows {
     // a small part of what is read.
     const int64_t wanted = std::min<int64_t>(256, std::max<int64_t>(1, elements / 32768));
     const int64_t most = std::max<int64_t>(1, elements / (64 * params));
-    const int64_t blocks =
-        std::min(layout_.rows, ParamSums::Wanted(buffers_) ? std::min(most, wanted) : wanted);
-    const int64_t per_block = (layout_.rows + blocks - 1) / blocks;
+    const int64_t at_most = ParamSums::Wanted(buffers_) ? std::min(most, wanted) : wanted;
+    const int64_t unit = RowsTogether(layout_, kShortBackward, 0);
+    const int64_t units = (layout_.rows + unit - 1) / unit;
+    const int64_t per_block = (units + at_most - 1) / at_most * unit;
+    const int64_t blocks = (layout_.rows + per_block - 1) / per_block;
     ParamSums sums(buffers_, blocks, params);
     parallel_for_(blocks, 3 * per_block * layout_.cols, [&](int64_t begin, int64_t end) {
       Reader<T> x = x_;
@@ -83,7 +86,7 @@ class Rows {
     const bool wanted = unwanted == nullptr;
     const int64_t run = x->in_place() && dy->in_place() && (!wanted || dx->in_place())
                             ? std::max<int64_t>(1, end - begin)
-                            : std::max<int64_t>(1, kConvertedElements / cols);
+                            : RowsTogether(layout_, kShortBackward, kConvertedElements);
     RowBackward<T> task = task_;
     for (; begin < end; begin += run) {
       const int64_t stop = std::min(end, begin + run);

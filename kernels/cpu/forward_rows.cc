@@ -7,6 +7,7 @@
 #include "kernels/cpu/instantiate.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/long_rows.h"
+#include "kernels/cpu/short_rows.h"
 
 namespace nv_norms {
 namespace cpu {
@@ -18,7 +19,7 @@ void WholeRows(RowForward<T> task, Reader<T> reader, Writer<T> writer, int64_t b
   const int64_t cols = task.layout.cols;
   const int64_t run = reader.in_place() && writer.in_place()
                           ? end - begin
-                          : std::max<int64_t>(1, kConvertedElements / cols);
+                          : RowsTogether(task.layout, kShortForward, kConvertedElements);
   for (; begin < end; begin += run) {
     const int64_t stop = std::min(end, begin + run);
     const int64_t count = (stop - begin) * cols;
@@ -97,8 +98,12 @@ void ForwardRows(const ForwardProblem& problem, const ForwardBuffers& buffers,
     Slabs<T>(task, reader, writer, parallel_for);
     return;
   }
-  parallel_for(geometry.rows.rows, geometry.rows.cols,
-               [&](int64_t begin, int64_t end) { WholeRows<T>(task, reader, writer, begin, end); });
+  const int64_t unit = RowsTogether(geometry.rows, kShortForward, 0);
+  const int64_t rows = geometry.rows.rows;
+  parallel_for((rows + unit - 1) / unit, unit * geometry.rows.cols,
+               [&](int64_t begin, int64_t end) {
+                 WholeRows<T>(task, reader, writer, begin * unit, std::min(end * unit, rows));
+               });
 }
 
 NV_NORMS_INSTANTIATE(Forward, Rows)

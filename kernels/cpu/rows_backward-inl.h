@@ -259,17 +259,6 @@ NV_NORMS_INLINE void BackwardRowsAs(const RowBackward<T>& task, int64_t begin, i
   }
 }
 
-template <typename T>
-void BackwardRows(const RowBackward<T>& task, int64_t begin, int64_t end, double* dgamma,
-                  double* dbeta) {
-  if (task.stream) {
-    BackwardRowsAs<true>(task, begin, end, dgamma, dbeta);
-    FinishStreams();
-  } else {
-    BackwardRowsAs<false>(task, begin, end, dgamma, dbeta);
-  }
-}
-
 }  // namespace
 }  // namespace NV_NORMS_TARGET
 }  // namespace cpu

@@ -335,16 +335,6 @@ void ForwardRowsAs(const RowForward<T>& task, int64_t begin, int64_t end) {
 }
 
 template <typename T>
-void ForwardRows(const RowForward<T>& task, int64_t begin, int64_t end) {
-  if (task.stream) {
-    ForwardRowsAs<true>(task, begin, end);
-    FinishStreams();
-  } else {
-    ForwardRowsAs<false>(task, begin, end);
-  }
-}
-
-template <typename T>
 Moments MomentsOfRun(Formula formula, const T* x, int64_t count) {
   const T* none = nullptr;
   return MomentsOf(formula, x, count, none);

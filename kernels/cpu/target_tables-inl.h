@@ -6,6 +6,7 @@
 #include "kernels/cpu/columns-inl.h"
 #include "kernels/cpu/rows_backward-inl.h"
 #include "kernels/cpu/rows_forward-inl.h"
+#include "kernels/cpu/short_rows-inl.h"
 #include "kernels/cpu/simd-inl.h"
 
 namespace nv_norms {
@@ -21,6 +22,31 @@ void Convert(const From* from, int64_t count, To* to) {
       [&](int64_t i) __attribute__((always_inline)) { return Load(from + i); },
       [&](int64_t i, int64_t rest)
           __attribute__((always_inline)) { return LoadPart(from + i, rest, A(0)); });
+}
+
+template <typename T>
+void ForwardRows(const RowForward<T>& task, int64_t begin, int64_t end) {
+  if (AreShort(task.layout, kShortForward)) {
+    ForwardShortRowBlocks(task, begin, end);
+  } else if (task.stream) {
+    ForwardRowsAs<true>(task, begin, end);
+  } else {
+    ForwardRowsAs<false>(task, begin, end);
+  }
+  if (task.stream) FinishStreams();
+}
+
+template <typename T>
+void BackwardRows(const RowBackward<T>& task, int64_t begin, int64_t end, double* dgamma,
+                  double* dbeta) {
+  if (AreShort(task.layout, kShortBackward)) {
+    BackwardShortRowBlocks(task, begin, end, dgamma, dbeta);
+  } else if (task.stream) {
+    BackwardRowsAs<true>(task, begin, end, dgamma, dbeta);
+  } else {
+    BackwardRowsAs<false>(task, begin, end, dgamma, dbeta);
+  }
+  if (task.stream) FinishStreams();
 }
 
 template <typename T>

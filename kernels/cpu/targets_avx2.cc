@@ -10,6 +10,7 @@
 #include "kernels/cpu/cache.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/row_params.h"
+#include "kernels/cpu/short_rows.h"
 
 #pragma GCC target("avx2,fma,f16c,bmi,bmi2")
 

@@ -10,6 +10,7 @@
 #include "kernels/cpu/cache.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/row_params.h"
+#include "kernels/cpu/short_rows.h"
 
 #pragma GCC target("avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2")
 

@@ -9,6 +9,7 @@
 #include "kernels/cpu/cache.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/row_params.h"
+#include "kernels/cpu/short_rows.h"
 #include "kernels/cpu/targets.h"
 
 #define NV_NORMS_TARGET baseline

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs tests/kernels/test_cpu.py for every instruction set that this CPU has, then with AddressSanitizer and
-# UndefinedBehaviorSanitizer. usage: tests/kernels/cpu_targets.sh [pytest's options]; python: $PYTHON
+# UndefinedBehaviorSanitizer together. usage: tests/kernels/cpu_targets.sh [pytest's options]; python: $PYTHON
 set -eu
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-python3}
@@ -12,14 +12,11 @@ for target in $targets; do
   echo "== $target"
   NV_NORMS_CPU_TARGET=$target "$python" -m pytest -q "$@" tests/kernels/test_cpu.py
 done
-for sanitizer in address undefined; do
-  benchmarks/kernels/build_cpu.sh $sanitizer
-  library=$(g++ -print-file-name=lib${sanitizer/address/asan}.so)
-  [ $sanitizer = address ] || library=$(g++ -print-file-name=libubsan.so)
-  for target in $targets; do
-    echo "== $target, $sanitizer"
-    NV_NORMS_CPU_TARGET=$target NV_NORMS_CPU_KERNELS=$PWD/build/$sanitizer/libnv_norms_cpu_kernels.so \
-      LD_PRELOAD=$library ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-      PYTHONMALLOC=malloc "$python" -m pytest -q "$@" tests/kernels/test_cpu.py
-  done
+benchmarks/kernels/build_cpu.sh sanitized
+preload="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so)"
+for target in $targets; do
+  echo "== $target, sanitized"
+  NV_NORMS_CPU_TARGET=$target NV_NORMS_CPU_KERNELS=$PWD/build/sanitized/libnv_norms_cpu_kernels.so \
+    LD_PRELOAD=$preload ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+    PYTHONMALLOC=malloc "$python" -m pytest -q "$@" tests/kernels/test_cpu.py
 done

@@ -2,7 +2,7 @@
 
 Needs build/libnv_norms_cpu_kernels.so (benchmarks/kernels/build_cpu.sh), or NV_NORMS_CPU_KERNELS;
 NV_NORMS_CPU_TARGET chooses the instruction set. tests/kernels/cpu_targets.sh runs this for each,
-and with AddressSanitizer.
+and with sanitizers.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ CASES = [
         (1, 1), (7, 1), (5, 3), (33, 15), (64, 16), (65, 17), (9, 64), (13, 65), (6, 100),
         (11, 257), (9, 768), (5, 1000), (4, 2048), (3, 2049), (6, 4100), (3, 16384), (70, 16390),
         (2, 32769), (1, 131073),
+        # a vector of rows: whole blocks and parts of one
+        (16, 1), (100, 2), (331, 3), (170, 5), (129, 10), (64, 12), (1000, 31),
+        (75, 49), (75, 50), (50, 112), (50, 113),
     ]],
     ({"axis": [0, 1]}, (3, 7)), ({"axis": [0]}, (5, 4)), ({"axis": [1]}, (2, 5, 7)),
     ({"axis": [1]}, (3, 300, 70)), ({"axis": [1]}, (2, 9, 1100)), ({"axis": [0, 2]}, (2, 5, 3, 7)),
@@ -167,6 +170,8 @@ def test_unaligned_tensors(case: tuple, dtype: np.dtype, rng: np.random.Generato
     "case",
     [
         ({"axis": [-1]}, (90000, 100)), ({"axis": [-1]}, (5000, 1037)),
+        ({"axis": [-1]}, (900001, 10)), ({"axis": [-1]}, (3000017, 3)),
+        ({"axis": [-1]}, (180007, 48)),
         ({"axis": [-1]}, (3, 3_000_001)), ({"axis": [1]}, (40, 300, 701)),
         ({"groups": 4, "channels_last": True}, (70, 40, 41, 100)),
         ({"groups": -1, "channels_last": True}, (2, 300, 300, 48)),
