@@ -1,5 +1,6 @@
 // Instance and group norm of NC...: x is read once where a row fits into the shared memory of the
-// blocks of a team. See segments.cuh.
+// blocks of a team. See segments.cuh. Statistics need no segments: a row is cut as one, and which
+// parameters a vector has is found out when the output is written.
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/resident.cuh"
 #include "kernels/cuda/segments.cuh"
@@ -22,7 +23,7 @@ struct ForwardBody {
     TeamStorage<1, float> team_squares;
   };
 
-  // What a lane has of a row: the parameters of one of the block's segments.
+  // What a lane has of a row: the parameters of one of the segments that the block has part of.
   struct Params {
     float gamma;
     float beta;
@@ -37,10 +38,13 @@ struct ForwardBody {
   };
 
   const Tiles& tiles;
+  const SegmentRuns& runs;
   const ForwardProblem& problem;
   const ForwardBuffers& buffers;
   Post* mail;
   Storage* storage;
+  int first;  // segment of the block
+  int own;    // segments that it has part of
   int parity = 0;
   int team_parity = 0;
   int row;  // whose output is written
@@ -57,27 +61,44 @@ struct ForwardBody {
   float low;
   float rstd;
 
-  __device__ __forceinline__ ForwardBody(const Tiles& tiles, const ForwardProblem& problem,
+  __device__ __forceinline__ ForwardBody(const Tiles& tiles, const SegmentRuns& runs,
+                                         const ForwardProblem& problem,
                                          const ForwardBuffers& buffers, Post* mail,
                                          Storage* storage)
-      : tiles(tiles), problem(problem), buffers(buffers), mail(mail), storage(storage) {}
+      : tiles(tiles), runs(runs), problem(problem), buffers(buffers), mail(mail), storage(storage) {
+    first = runs.layout.segments == 1 ? 0 : SegmentAt(First());
+    own = runs.layout.segments == 1 ? 1 : SegmentAt(First() + tiles.length - 1) - first + 1;
+  }
 
-  __device__ __forceinline__ Params Load(int64_t at, int segment) const {
-    const int64_t param = tiles.shape.layout.ParamOf(at, tiles.first + segment);
+  // The block's first vector of a row.
+  __device__ __forceinline__ int First() const {
+    return static_cast<int>(tiles.begin) - static_cast<int>(threadIdx.x) % Tiles::kLanes;
+  }
+
+  // Of a vector of a row.
+  __device__ __forceinline__ int SegmentAt(int vector) const {
+    const unsigned at = static_cast<unsigned>(vector);
+    const unsigned segment = __umulhi(at, runs.inverse);  // or one too few
+    return static_cast<int>(segment + (at - segment * runs.length >= runs.length ? 1 : 0));
+  }
+
+  __device__ __forceinline__ Params Load(int at, int segment) const {
+    const int64_t param = runs.ParamOf(at, segment);
     return {ParamOr<float>(problem.param, buffers.gamma, param, 1),
             ParamOr<float>(problem.param, buffers.beta, param, 0)};
   }
 
   __device__ __forceinline__ void Prefetch(int at) {
-    if (tiles.shape.own <= 32 && at < tiles.units()) later = Load(at, tiles.LanesSegment());
+    if (own > 32 || at >= tiles.units()) return;
+    later = Load(at, first + min(static_cast<int>(threadIdx.x) % 32, own - 1));
   }
 
-  // The parameters of one of the block's segments.
+  // The parameters of one of the block's segments, any to a lane. All lanes of a warp ask together.
   __device__ __forceinline__ Params ParamsOf(int segment) const {
-    if (tiles.shape.own == 1) return params;
-    if (tiles.shape.own > 32) return Load(row, segment);
-    return {__shfl_sync(0xffffffffu, params.gamma, segment),
-            __shfl_sync(0xffffffffu, params.beta, segment)};
+    if (own == 1) return params;
+    if (own > 32) return Load(row, segment);
+    return {__shfl_sync(0xffffffffu, params.gamma, segment - first),
+            __shfl_sync(0xffffffffu, params.beta, segment - first)};
   }
 
   __device__ __forceinline__ void Start() {}
@@ -117,8 +138,7 @@ struct ForwardBody {
     const float all = sum[0] + sum[1];
     double total[1] = {static_cast<double>(reference) * count + all};
     TeamSum<WARPS>(total, &storage->means, parity);
-    newer.mean =
-        rms ? 0.0 : total[0] / (static_cast<double>(tiles.shape.own) * tiles.length * kVec);
+    newer.mean = rms ? 0.0 : total[0] / (static_cast<double>(tiles.length) * kVec);
     float about[1] = {squares[0] + squares[1]};
     if (!rms && count > 0) {
       const float own = all / count;
@@ -154,7 +174,7 @@ struct ForwardBody {
       }
       means[i] = static_cast<double>(post[0]) + post[1];
       squares_of[i] = post[2];
-      counts[i] = static_cast<double>(shape.own) * shape.LengthOf(block % shape.parts) * kVec;
+      counts[i] = static_cast<double>(shape.LengthOf(block)) * kVec;
       total[0] += counts[i] * means[i];
     }
     if (few) {
@@ -200,21 +220,40 @@ struct ForwardBody {
     low = static_cast<float>(mean - high);
   }
 
-  template <bool FULL>
-  __device__ __forceinline__ void Apply(const uint4* from, int tile, int items) {
-    const Params of = ParamsOf(tiles.SegmentOf(tile));
+  __device__ __forceinline__ void Store(const uint4* from, int j, int64_t to,
+                                        const Params& of) const {
     const float scale = rstd * of.gamma;
     const float shift = of.beta - low * scale;
-    const int64_t to = (tiles.Base(row) + tiles.begin + tiles.OffsetOf(tile)) * kVec;
+    float x[kVec];
+    Unpack<X>(Tiles::X(from, j), x);
+#pragma unroll
+    for (int v = 0; v < kVec; ++v) x[v] = (x[v] - high) * scale + shift;
+    StoreStrip<Y>(problem.y, buffers.y, to + j * Tiles::kLanes * kVec, x, tiles.shape.small_output);
+  }
+
+  template <bool FULL>
+  __device__ __forceinline__ void Apply(const uint4* from, int tile, int items) {
+    const int offset = tiles.OffsetOf(tile);
+    const int64_t to = (tiles.Base(row) + tiles.begin + offset) * kVec;
+    Params of = params;
+    if (own > 1) {
+      const int last = First() + tiles.length - 1;
+      const int segment = SegmentAt(First() + offset);
+      if (segment != SegmentAt(min(First() + offset + Tiles::kTileVectors - 1, last))) {
+#pragma unroll 1
+        for (int j = 0; j < Tiles::kItems; ++j) {
+          const int at = static_cast<int>(tiles.begin) + offset + j * Tiles::kLanes;
+          of = ParamsOf(SegmentAt(min(at, last)));
+          if (j < items) Store(from, j, to, of);
+        }
+        return;
+      }
+      of = ParamsOf(segment);
+    }
 #pragma unroll
     for (int j = 0; j < Tiles::kItems; ++j) {
       if (!FULL && j >= items) break;
-      float x[kVec];
-      Unpack<X>(Tiles::X(from, j), x);
-#pragma unroll
-      for (int v = 0; v < kVec; ++v) x[v] = (x[v] - high) * scale + shift;
-      StoreStrip<Y>(problem.y, buffers.y, to + j * Tiles::kLanes * kVec, x,
-                    tiles.shape.small_output);
+      Store(from, j, to, of);
     }
   }
 };
@@ -224,6 +263,7 @@ struct ForwardBody {
 template <typename X, typename Y, bool WARPS, bool STREAMING>
 __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
     ForwardSegmentsKernel(const __grid_constant__ SegmentShape shape,
+                          const __grid_constant__ SegmentRuns runs,
                           const __grid_constant__ ForwardProblem problem,
                           const ForwardBuffers buffers, Post* mail) {
 #if __CUDA_ARCH__ >= 800
@@ -231,13 +271,13 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
   using Body = ForwardBody<X, Y, WARPS>;
   __shared__ typename Body::Storage storage;
   const typename Body::Tiles tiles(shape, slots, buffers.x, nullptr);
-  Body body(tiles, problem, buffers, mail, &storage);
+  Body body(tiles, runs, problem, buffers, mail, &storage);
   Walk<typename Body::Tiles, Body> walk(tiles, body);
   walk.template Run<STREAMING, true>();
 #endif
 }
 
-using ForwardKernel = void (*)(SegmentShape, ForwardProblem, ForwardBuffers, Post*);
+using ForwardKernel = void (*)(SegmentShape, SegmentRuns, ForwardProblem, ForwardBuffers, Post*);
 
 ForwardKernel KernelFor(const ForwardProblem& problem, bool warps, bool streaming) {
   return ForwardKernelOf(problem.x, problem.y, [&](auto* x, auto* y) -> ForwardKernel {
@@ -254,8 +294,9 @@ ForwardKernel KernelFor(const ForwardProblem& problem, bool warps, bool streamin
 void PlanForwardSegments(ForwardPlan* plan) {
   const ForwardProblem& problem = plan->problem;
   if (problem.in_double()) return;
-  const SegmentLayout layout = SegmentLayout::Of(problem.geometry.rows);
+  const SegmentLayout layout = SegmentLayout::Of(problem.geometry.rows).Whole();
   const int size = static_cast<int>(SizeOf(problem.x));
+  if (problem.geometry.rows.col_divisor * size % kVectorBytes != 0) return;
   CutSegments(
       layout, plan->device, size, 0,
       [&](bool warps, bool streaming) {
@@ -272,13 +313,14 @@ Status LaunchForwardSegments(const ForwardPlan& plan, const ForwardBuffers& buff
   *launched = plan.segments.blocks > 0 && AlignedTo(buffers.x, kVectorBytes) &&
               AlignedTo(buffers.y, kVectorBytes);
   if (!*launched) return Status();
-  const SegmentShape shape = ShapeOf(SegmentLayout::Of(problem.geometry.rows),
-                                     static_cast<int>(SizeOf(problem.x)), plan.segments);
+  const SegmentLayout layout = SegmentLayout::Of(problem.geometry.rows);
+  const int size = static_cast<int>(SizeOf(problem.x));
+  const SegmentShape shape = ShapeOf(layout.Whole(), size, plan.segments);
   NV_NORMS_RETURN_IF_ERROR(ClearMail(shape, workspace, stream));
-  return LaunchResident("normalization of segments",
-                        KernelFor(problem, shape.warps, shape.streaming), shape.grid(),
-                        shape.blocks > 1, plan.segments.shared, stream, launched, shape, problem,
-                        buffers, static_cast<Post*>(workspace));
+  return LaunchResident(
+      "normalization of segments", KernelFor(problem, shape.warps, shape.streaming), shape.grid(),
+      shape.blocks > 1, plan.segments.shared, stream, launched, shape,
+      SegmentRuns::Of(layout, size), problem, buffers, static_cast<Post*>(workspace));
 }
 
 }  // namespace cuda

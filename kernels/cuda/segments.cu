@@ -100,12 +100,25 @@ void CutSegments(const SegmentLayout& layout, const Device& device, int number_b
     if (least == 0) least = blocks;
     if (blocks > 2 * least && blocks > most / layout.rows) break;
     const int64_t teams = std::min(layout.rows, most / blocks);
-    const double busy = static_cast<double>(layout.rows) /
-                        static_cast<double>(CeilDiv(layout.rows, teams) * teams) *
-                        static_cast<double>(teams * blocks) / static_cast<double>(most);
+    double busy = static_cast<double>(layout.rows) /
+                  static_cast<double>(CeilDiv(layout.rows, teams) * teams) *
+                  static_cast<double>(teams * blocks) / static_cast<double>(most);
+    // Forward, full tiles leave more slots to the rows to come.
+    if (beside == 0) {
+      busy *= static_cast<double>(length * layout.segments) /
+              static_cast<double>(tiles_of(blocks) * blocks * tile_vectors);
+    }
     if (busy < 1.02 * best) continue;
     best = busy;
     out.blocks = static_cast<int>(blocks);
+  }
+  // Where a team of all blocks has a row, the next waits for its exchange. Two teams take turns, if
+  // no block must then read more than a tile of the gradient's again: rows of 2097152 numbers in
+  // float32 0.66 of a copy's speed in place of 0.57, beside a dy in 16 bits 0.66 for 0.60.
+  const int64_t half = most / 2 / layout.segments * layout.segments;
+  if (beside > 0 && most / out.blocks == 1 && layout.rows > 1 && half > 0 &&
+      tiles_of(half) <= out.slots + 1) {
+    out.blocks = static_cast<int>(half);
   }
   out.streaming = tiles_of(out.blocks) > out.slots;
   const int64_t fit = out.streaming ? resident(true) : most;

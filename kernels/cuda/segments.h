@@ -28,6 +28,25 @@ struct SegmentLayout {
   NV_NORMS_HOST_DEVICE int64_t ParamOf(int64_t row, int64_t segment) const {
     return row % modulus * row_stride + segment;
   }
+  // The same rows, as a segment each.
+  SegmentLayout Whole() const { return {rows, 1, segments * length, modulus, row_stride}; }
+};
+
+// Vectors that share a parameter, in a row that is walked through as a whole.
+struct SegmentRuns {
+  SegmentLayout layout;
+  unsigned length;   // vectors of a segment
+  unsigned inverse;  // 2^32 / length, rounded down
+
+  static SegmentRuns Of(const SegmentLayout& layout, int number_bytes) {
+    const auto length = static_cast<unsigned>(layout.length * number_bytes / kVectorBytes);
+    return {layout, length, 0xffffffffu / length};
+  }
+  // Rows are fewer than 2^31: see CutSegments.
+  NV_NORMS_HOST_DEVICE int64_t ParamOf(int row, int segment) const {
+    return static_cast<unsigned>(row) % static_cast<unsigned>(layout.modulus) * layout.row_stride +
+           segment;
+  }
 };
 
 // The cut of a resident kernel: a team, a warp or blocks that run at the same time, has a row.
