@@ -30,6 +30,8 @@ INSTANCE = [
     (8, (32, 32, 32), 256),
 ]  # fmt: skip
 GROUP = [(32, (56, 56), 256), (8, (64, 64), 320), (2, (128, 128), 512)]
+# n, channels, rest: layer norm over the channels of channels first
+MIDDLE = [(64, 96, 3136), (64, 192, 784), (2, 64, 262144), (32, 768, 1024), (8, 512, 4096)]
 SHAPES = [(*s, s[2]) for s in INSTANCE] + [(*s, 32) for s in GROUP]
 DTYPES = ["float32", "float16", "bfloat16"]
 EPSILON = 1e-3
@@ -62,12 +64,15 @@ class Timer:
 
 def ours(timer: Timer, x, dy, groups: int, last: bool) -> dict:
     """Of x and dx in x's type, y and dy in dy's."""
-    channels = x.shape[-1 if last else 1]
+    layout = {"groups": groups, "channels_last": last}
+    return times(timer, x, dy, x.shape[-1 if last else 1], x.shape[0] * groups, layout)
+
+
+def times(timer: Timer, x, dy, channels: int, stats: int, layout: dict) -> dict:
     gamma, beta = (torch.randn(channels, device="cuda") for _ in range(2))
-    mean = torch.empty(x.shape[0] * groups, device="cuda")
+    mean = torch.empty(stats, device="cuda")
     rstd, dgamma, dbeta = torch.empty_like(mean), torch.empty_like(gamma), torch.empty_like(gamma)
     y, dx = torch.empty_like(dy), torch.empty_like(x)
-    layout = {"groups": groups, "channels_last": last}
     forward = library.forward(x, gamma, beta, y, mean, rstd, epsilon=EPSILON, **layout)
     backward = library.backward(dy, x, gamma, mean, rstd, dx, dgamma, dbeta, **layout)
     out = {"copy": timer(lambda: dx.copy_(x)), "forward": timer(forward)}
@@ -136,6 +141,18 @@ def measure(timer: Timer, shape: tuple, dtypes: str, options) -> list[dict]:
     return rows
 
 
+def measure_middle(timer: Timer, shape: tuple, dtypes: str) -> dict:
+    dtype, other = (getattr(torch, name) for name in (dtypes.split(":") * 2)[:2])
+    torch.manual_seed(0)
+    x = torch.randn(shape, device="cuda", dtype=dtype)
+    dy = torch.randn_like(x, dtype=other)
+    row = times(timer, x, dy, shape[1], shape[0] * shape[2], {"axis": [1]})
+    row |= {"dtype": dtypes, "shape": "x".join(map(str, shape)), "layout": "middle axis"}
+    row["megabytes"] = round(x.numel() * x.element_size() / 1e6, 1)
+    torch.cuda.empty_cache()
+    return row
+
+
 def markdown(rows: list[dict]) -> str:
     lines = ["| " + " | ".join(FIELDS) + " |", "|---" * len(FIELDS) + "|"]
     for row in rows:
@@ -196,6 +213,12 @@ def main() -> None:
             for r in rows[-2:]:
                 print(r["dtype"], r["shape"], r["layout"], f"{r['forward_of_copy']:.2f}",
                       f"{r['backward_of_copy']:.2f}", flush=True)  # fmt: skip
+        for shape in MIDDLE:
+            if time.monotonic() - started > options.seconds:
+                continue
+            rows.append(r := measure_middle(timer, shape, dtypes))
+            print(r["dtype"], r["shape"], r["layout"], f"{r['forward_of_copy']:.2f}",
+                  f"{r['backward_of_copy']:.2f}", flush=True)  # fmt: skip
     options.out.mkdir(parents=True, exist_ok=True)
     with open(options.out / "columns.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, FIELDS)

@@ -192,14 +192,15 @@ struct BackwardBody {
           kVec;
   }
 
-  __device__ __forceinline__ float RowGamma(int item) const {
-    const int64_t row = place.begin + place.row + item * shape.row_step;
-    return ParamOr<float>(problem.param, buffers.gamma, row * shape.s_stride, 1);
+  // gamma of a tile's rows, where it belongs to rows.
+  __device__ __forceinline__ void LoadGammas(int tile, int items, float (&to)[kItems]) const {
+    if (shape.s_stride == 0) return;
+    LoadRows<kItems>(shape, place, problem.param, buffers.gamma, tile, items, 1, to);
   }
 
   // Item j of a tile.
-  __device__ __forceinline__ void Take(const uint4* from, int j, int item, float (&e)[kVec],
-                                       float (&w)[kVec]) const {
+  __device__ __forceinline__ void Take(const uint4* from, int j, const float (&gammas)[kItems],
+                                       float (&e)[kVec], float (&w)[kVec]) const {
     using Layout = SlotLayout<kBeside>;
     using C = Chunk<kBeside>;
     uint32_t x[4];
@@ -212,19 +213,20 @@ struct BackwardBody {
       w[v] = To<float>::Of(Word<D>::Get(dy, v));
     }
     if (shape.s_stride == 0) return;
-    const float gamma = RowGamma(item);
 #pragma unroll
-    for (int v = 0; v < kVec; ++v) w[v] *= gamma;
+    for (int v = 0; v < kVec; ++v) w[v] *= gammas[j];
   }
 
   template <bool FULL>
   __device__ __forceinline__ void Sum(const uint4* from, int tile, int items) {
+    float gammas[kItems];
+    LoadGammas(tile, items, gammas);
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
       if (!FULL && j >= items) break;
       float e[kVec];
       float w[kVec];
-      Take(from, j, tile * kItems + j, e, w);
+      Take(from, j, gammas, e, w);
 #pragma unroll
       for (int v = 0; v < kVec; ++v) {
         e_sum[v] += e[v];
@@ -318,12 +320,14 @@ struct BackwardBody {
   template <bool FULL>
   __device__ __forceinline__ void Apply(const uint4* from, int tile, int items) {
     int64_t to = out + static_cast<int64_t>(tile) * (kItems * step);
+    float gammas[kItems];
+    LoadGammas(tile, items, gammas);
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
       if (!FULL && j >= items) break;
       float e[kVec];
       float dx[kVec];
-      Take(from, j, tile * kItems + j, e, dx);
+      Take(from, j, gammas, e, dx);
 #pragma unroll
       for (int v = 0; v < kVec; ++v) dx[v] = dx[v] * scale[v] - (e[v] * slope[v] - shift[v]);
       StoreStrip<Y>(problem.dx, buffers.dx, to, dx, shape.small_output);

@@ -61,6 +61,25 @@ __device__ __forceinline__ int StatOf(const StripShape& shape, int column) {
   return (shape.fold == 1 ? column : column % shape.channels) / shape.depth;
 }
 
+// Parameters of a tile's rows, where they belong to rows; all are asked for before one is used.
+template <int ITEMS>
+__device__ __forceinline__ void LoadRows(const StripShape& shape, const StripPlace& place,
+                                         DType type, const void* from, int tile, int items,
+                                         float absent, float (&to)[ITEMS]) {
+#pragma unroll
+  for (int j = 0; j < ITEMS; ++j) to[j] = absent;
+  if (from == nullptr) return;
+  Typed<float>::Call(type, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    const int row = place.begin + place.row + tile * ITEMS * shape.row_step;
+    const T* at = static_cast<const T*>(from) + row * shape.s_stride;
+#pragma unroll
+    for (int j = 0; j < ITEMS; ++j) {
+      if (j < items) to[j] = To<float>::Of(at[j * shape.row_step * shape.s_stride]);
+    }
+  });
+}
+
 #if __CUDA_ARCH__ >= 800
 
 // The tiles of a block's units, for Walk. BESIDE: bytes of dy beside a vector of x, or 0.

@@ -311,25 +311,25 @@ struct ForwardBody {
     for (int j = 0; j < kItems; ++j) {
       if (FULL || j < items) Chunk<16>::Split(from[j * kResidentThreads], words[j]);
     }
+    float gamma[kItems];
+    float beta[kItems];
+    if (shape.s_stride != 0) {
+      LoadRows<kItems>(shape, place, problem.param, buffers.gamma, tile, items, 1, gamma);
+      LoadRows<kItems>(shape, place, problem.param, buffers.beta, tile, items, 0, beta);
+    }
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
       if (!FULL && j >= items) break;
       float y[kVec];
 #pragma unroll
       for (int v = 0; v < kVec; ++v) y[v] = (Get(words[j], v) - high[v]) * scale[v] + shift[v];
-      if (shape.s_stride != 0) ApplyRow(tile * kItems + j, y);
+      if (shape.s_stride != 0) {
+#pragma unroll
+        for (int v = 0; v < kVec; ++v) y[v] = y[v] * gamma[j] + beta[j];
+      }
       StoreStrip<Y>(problem.y, buffers.y, to, y, shape.small_output);
       to += step;
     }
-  }
-
-  // Where parameters belong to rows.
-  __device__ __forceinline__ void ApplyRow(int item, float (&y)[kVec]) const {
-    const int64_t param = (place.begin + place.row + item * shape.row_step) * shape.s_stride;
-    const float gamma = ParamOr<float>(problem.param, buffers.gamma, param, 1);
-    const float beta = ParamOr<float>(problem.param, buffers.beta, param, 0);
-#pragma unroll
-    for (int v = 0; v < kVec; ++v) y[v] = y[v] * gamma + beta;
   }
 };
 
