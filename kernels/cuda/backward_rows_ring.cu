@@ -222,7 +222,8 @@ BackwardRingPointer KernelFor(DType x, DType dy, const RingShape& shape) {
 RingShape ShapeOf(const BackwardPlan& plan, int64_t bytes) {
   const RowLayout& layout = plan.problem.geometry.rows;
   const int64_t size = SizeOf(plan.problem.x);
-  return RingShapeOf(layout.rows, layout.cols, size, SizeOf(plan.problem.dy), bytes / size,
+  return RingShapeOf(layout.rows, layout.cols,
+                     {size, SizeOf(plan.problem.dy), SizeOf(plan.problem.dx)}, bytes / size,
                      {kBackwardNumbers, kBackwardNumbers,
                       bytes == 16 ? kBackwardClusterNumbers : kBackwardNumbers},
                      plan.device);

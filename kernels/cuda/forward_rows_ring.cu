@@ -243,8 +243,8 @@ RingShape ShapeOf(const ForwardPlan& plan, bool wide) {
   const RowLayout& layout = plan.problem.geometry.rows;
   const int64_t size = SizeOf(plan.problem.x);
   const int most = wide ? kForwardNumbers : kForwardNarrowNumbers;
-  return RingShapeOf(layout.rows, layout.cols, size, 0, (wide ? 16 : 4) / size,
-                     {kForwardLeastNumbers, most, most}, plan.device);
+  return RingShapeOf(layout.rows, layout.cols, {size, 0, SizeOf(plan.problem.y)},
+                     (wide ? 16 : 4) / size, {kForwardLeastNumbers, most, most}, plan.device);
 }
 
 }  // namespace

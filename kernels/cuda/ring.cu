@@ -18,9 +18,9 @@ int64_t RoundUp(int64_t value, int64_t unit) { return CeilDiv(value, unit) * uni
 // costs instructions: forward, 16384 x 8192 bfloat16 reached 0.88 of a copy's speed with barriers
 // and 0.82 without; the gradient, float16 0.84 and 0.88, 32768 x 4096 float32 0.92 and 0.95,
 // bfloat16 0.92 and 0.86.
-int MostBlockThreads(int64_t size, int64_t beside) {
-  if (beside == 0) return kRingThreads;
-  return size == 2 ? 256 : 128;
+int MostBlockThreads(const RingSizes& sizes) {
+  if (sizes.dy == 0) return kRingThreads;
+  return sizes.x == 2 ? 256 : 128;
 }
 
 // For so many teams, of which `resident` are on a multiprocessor at once: how many times as many
@@ -28,17 +28,20 @@ int MostBlockThreads(int64_t size, int64_t beside) {
 // the rows as they go, each four or more. 32768 x 4096 float32 reached 0.91 of a copy's speed with
 // 1 wave of teams, 0.93 with 8, 0.955 with 16; 16384 x 16384, a block to a multiprocessor, 0.89
 // with 1 and 0.915 with 4. Small blocks of float32 gain 0.01 by still more, 16 bits lose 0.03 and
-// more: 65536 x 768 0.94 and 0.954, bfloat16 0.90 and 0.85. The gradient's sums are a team's: 0.94
-// with 1, 0.92 with 2. Clusters: 4096 x 65536 bfloat16 0.88 with 1, 0.81 with 3.
-int64_t Waves(int64_t rows, int64_t teams, int64_t size, int64_t resident) {
-  const bool many = size == 4 && resident >= 4;
+// more: 65536 x 768 0.94 and 0.954, bfloat16 0.90 and 0.85. From float32 to 16 bits,
+// 32768 x 4096 reached 0.78 with 64, 0.948 with 16, 0.957 with 4, 0.949 with 1, 16384 x 8192 0.88
+// with 16, 0.953 with 4. The gradient's sums are a team's: 0.94 with 1, 0.92 with 2. Clusters: 4096
+// x 65536 bfloat16 0.88 with 1, 0.81 with 3.
+int64_t Waves(int64_t rows, int64_t teams, const RingSizes& sizes, int64_t resident) {
+  const bool many = sizes.x == 4 && sizes.out == 4 && resident >= 4;
   const int64_t least_rows = many ? 2 : resident > 1 ? 4 : 32;
-  return std::max<int64_t>(1, std::min<int64_t>(many ? 64 : 16, rows / teams / least_rows));
+  const int64_t most = sizes.out < sizes.x ? 4 : many ? 64 : 16;
+  return std::max<int64_t>(1, std::min<int64_t>(most, rows / teams / least_rows));
 }
 
 }  // namespace
 
-RingShape RingShapeOf(int64_t rows, int64_t cols, int64_t size, int64_t beside, int64_t vector,
+RingShape RingShapeOf(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vector,
                       const RingNumbers& numbers, const Device& device) {
   RingShape out;
   out.vector = static_cast<int>(vector);
@@ -47,7 +50,7 @@ RingShape RingShapeOf(int64_t rows, int64_t cols, int64_t size, int64_t beside, 
   const int64_t most_shared = device.shared_bytes - kReservedShared;
   const int64_t multiprocessors = device.multiprocessors;
   const auto stage_bytes = [&](int64_t share) {
-    return RoundUp(share * vector * size, 16) + RoundUp(share * vector * beside, 16);
+    return RoundUp(share * vector * sizes.x, 16) + RoundUp(share * vector * sizes.dy, 16);
   };
   const auto set = [&](Team team, int64_t blocks, int64_t share, int64_t least_stages) {
     out.team = team;
@@ -81,7 +84,7 @@ RingShape RingShapeOf(int64_t rows, int64_t cols, int64_t size, int64_t beside, 
     }
     return out.threads != 0;
   };
-  const int64_t line = 128 / (vector * size);  // vectors
+  const int64_t line = 128 / (vector * sizes.x);  // vectors
   const auto share_of = [&](int64_t blocks) {
     return blocks == 1 ? vectors : RoundUp(CeilDiv(vectors, blocks), line);
   };
@@ -91,13 +94,13 @@ RingShape RingShapeOf(int64_t rows, int64_t cols, int64_t size, int64_t beside, 
         std::min<int64_t>(kRingThreads / out.threads,
                           (most_shared + kReservedShared) / (out.shared + kReservedShared / 2));
     out.teams = std::min(rows, std::max<int64_t>(1, resident) * multiprocessors);
-    if (beside == 0) out.teams *= Waves(rows, out.teams, size, resident);
+    if (sizes.dy == 0) out.teams *= Waves(rows, out.teams, sizes, resident);
     return true;
   };
   const bool few = rows * CeilDiv(vectors, most_share) <= multiprocessors / 2 && cols > 8192;
   if (!few) {
     const bool block = set_block();
-    if (block && (device.capability < 90 || out.threads <= MostBlockThreads(size, beside))) {
+    if (block && (device.capability < 90 || out.threads <= MostBlockThreads(sizes))) {
       return out;
     }
     if (device.capability >= 90) {

@@ -34,9 +34,15 @@ struct RingNumbers {
   int cluster_most;
 };
 
-// The shape for rows of x, of numbers of `size` bytes, and of dy of `beside` bytes, 0 in the
-// forward pass; blocks is 0 where there is none.
-RingShape RingShapeOf(int64_t rows, int64_t cols, int64_t size, int64_t beside, int64_t vector,
+// Bytes of a number.
+struct RingSizes {
+  int64_t x;
+  int64_t dy;   // 0 in the forward pass
+  int64_t out;  // of y or dx
+};
+
+// The shape for rows of these tensors; blocks is 0 where there is none.
+RingShape RingShapeOf(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vector,
                       const RingNumbers& numbers, const Device& device);
 
 // Of shared memory, for what warps post.
