@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from training_norms import FOUR, Norm
@@ -27,9 +28,13 @@ def strategy() -> tf.distribute.Strategy:
     )
 
 
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
 @pytest.mark.parametrize("norm", FOUR, ids=lambda norm: norm.name)
-def test_fit_under_a_mirrored_strategy(rng, strategy, norm: Norm) -> None:
-    """Both replicas are in one graph, each on a device of its own, with variables of its own."""
+def test_fit_under_a_mirrored_strategy(rng, strategy, norm: Norm, policy: str) -> None:
+    """Both replicas are in one graph, each on a device of its own, with variables of its own.
+
+    XLA compiles no such graph, fused or not, whose devices are parts of one CPU.
+    """
     import keras
 
     x, target = normal(rng, 8, *norm.shape[1:]), normal(rng, 8, *norm.shape[1:])
@@ -38,8 +43,9 @@ def test_fit_under_a_mirrored_strategy(rng, strategy, norm: Norm) -> None:
     def run():
         with strategy.scope():
             inputs = keras.Input(x.shape[1:])
-            layer, _ = norm.build(values)
-            model = keras.Model(inputs, layer(inputs))
+            layer, _ = norm.build(values, policy)
+            outputs = keras.layers.Activation("linear", dtype="float32")(layer(inputs))
+            model = keras.Model(inputs, outputs)
             model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=False)
         model.fit(x, target, batch_size=8, epochs=1, verbose=0, shuffle=False)
         return flat(layer.get_weights())
@@ -51,7 +57,8 @@ def test_fit_under_a_mirrored_strategy(rng, strategy, norm: Norm) -> None:
     apart = norm.forward(x, values) - target
     _, *gradients = norm.backward(2 * apart / apart.size, x, values)
     exact = [value - gradient for value, gradient in zip(values, gradients, strict=True)]
-    assert_as_close_as_stock(stock, fused, exact)
+    dtype = np.float32 if policy == "float32" else np.float16
+    assert_as_close_as_stock(stock, fused, exact, dtype=dtype)
     report = nv_norms_rewriter.report()
     assert_counts(report, {norm.kind: 2}, {norm.kind: 2})
     assert len({record.device for record in report}) == 2
