@@ -120,17 +120,22 @@ class Pass {
        const std::function<bool(int)>& keep, bool compiled)
       : view_(view), shapes_(shapes), nodes_(nodes), keep_(keep), compiled_(compiled) {}
 
-  bool Run() {
+  bool Find() {
+    if (!HasCasts()) return false;
     view_->MarkLive([this](int node) { return keep_(node) || !IsPure(view_->op(node)); });
     FindInputs();
     for (int node = 0; node < view_->num_nodes(); ++node) {
       if (MayChange(node)) FindOutputs(node);
     }
     Refuse();
-    bool changed = false;
+    const auto wanted = [](const Candidate& candidate) { return candidate.wanted; };
+    return std::any_of(inputs_.begin(), inputs_.end(), wanted) ||
+           std::any_of(outputs_.begin(), outputs_.end(), wanted);
+  }
+
+  void Apply() {
     for (const Candidate& candidate : inputs_) {
       if (candidate.wanted) ReadWide(candidate);
-      changed = changed || candidate.wanted;
     }
     // A new op for all outputs of one norm.
     std::map<int, std::vector<const Candidate*>> of_norm;
@@ -138,10 +143,16 @@ class Pass {
       if (candidate.wanted) of_norm[candidate.slots.begin()->norm].push_back(&candidate);
     }
     for (const auto& [norm, candidates] : of_norm) WriteWide(norm, candidates);
-    return changed || !of_norm.empty();
   }
 
  private:
+  bool HasCasts() const {
+    for (int node = 0; node < view_->num_nodes(); ++node) {
+      if (view_->alive(node) && (Narrows(*view_, node) || Widens(*view_, node))) return true;
+    }
+    return false;
+  }
+
   bool MayChange(int node) const {
     return view_->alive(node) && IsFusedNorm(view_->op(node)) && nodes_(node);
   }
@@ -441,17 +452,17 @@ class Pass {
 
 }  // namespace
 
-bool HasCasts(const GraphView& view) {
-  for (int node = 0; node < view.num_nodes(); ++node) {
-    if (view.alive(node) && (Narrows(view, node) || Widens(view, node))) return true;
-  }
-  return false;
-}
-
 bool TakeInCasts(GraphView* view, Shapes* shapes, const std::function<bool(int)>& nodes,
                  const std::function<bool(int)>& keep, bool compiled) {
-  if (!HasCasts(*view)) return false;
-  return Pass(view, shapes, nodes, keep, compiled).Run();
+  Pass pass(view, shapes, nodes, keep, compiled);
+  if (!pass.Find()) return false;
+  pass.Apply();
+  return true;
+}
+
+bool WouldTakeInCasts(GraphView* view, const std::function<bool(int)>& nodes,
+                      const std::function<bool(int)>& keep, bool compiled) {
+  return Pass(view, nullptr, nodes, keep, compiled).Find();
 }
 
 }  // namespace nv_norms

@@ -16,15 +16,16 @@ namespace nv_norms {
 // any case, so what goes is a rounding and two passes over a tensor. Left is what other ops read in
 // the narrow type, too, and what would leave an op with types that its kernels are slow for.
 
-// Whether there may be anything to take in.
-bool HasCasts(const GraphView& view);
-
 // `nodes`: which fused ops may be changed. `keep`: whose values must stay under their names.
 // `compiled`: the graph is for a compiler that computes a Cast with the ops beside it; then a Cast
 // only costs where the wide tensor is in memory in any case.
 // Returns whether anything changed. New ops have their norm's name, with a suffix.
 bool TakeInCasts(GraphView* view, Shapes* shapes, const std::function<bool(int)>& nodes,
                  const std::function<bool(int)>& keep, bool compiled);
+
+// Whether it would change anything: it looks, and leaves all but the view's live() as it is.
+bool WouldTakeInCasts(GraphView* view, const std::function<bool(int)>& nodes,
+                      const std::function<bool(int)>& keep, bool compiled);
 
 }  // namespace nv_norms
 

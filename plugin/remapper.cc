@@ -270,14 +270,17 @@ struct Work {
   bool layouts = false;      // Transposes beside fused normalizations
   bool casts = false;        // Casts beside fused normalizations
 
-  bool none() const { return anchors.empty() && !layouts && !casts; }
+  bool wants_shapes() const { return !anchors.empty() || layouts; }
+  bool none() const { return !wants_shapes() && !casts; }
 };
 
-Work WorkIn(const GraphView& view, const RemapperOptions& options) {
+Work WorkIn(GraphView* graph, const RemapperOptions& options, const std::function<bool(int)>& nodes,
+            const std::function<bool(int)>& keep) {
+  const GraphView& view = *graph;
   Work work;
   bool fused = false;
   for (int node = 0; node < view.num_nodes(); ++node) {
-    if (IsAnchor(view, node) && OnDevice(view.def(node).device(), options.device_type)) {
+    if (IsAnchor(view, node) && nodes(node)) {
       work.anchors.push_back(node);
     }
     fused = fused || IsFusedNorm(view.op(node));
@@ -285,7 +288,9 @@ Work WorkIn(const GraphView& view, const RemapperOptions& options) {
   std::sort(work.anchors.begin(), work.anchors.end(),
             [&](int a, int b) { return view.order(a) < view.order(b); });
   work.layouts = options.layouts && fused && HasLayoutTransposes(view);
-  work.casts = fused && HasCasts(view);
+  // After fusions they are looked for in any case.
+  work.casts =
+      fused && work.anchors.empty() && WouldTakeInCasts(graph, nodes, keep, options.compiled);
   return work;
 }
 
@@ -316,12 +321,20 @@ absl::StatusOr<bool> Remap(const tensorflow::GraphDef& graph, TF_GrapplerItem* i
   for (const std::string& feed : options.feeds) {
     if (view.Find(feed) >= 0) view.MarkFed(view.Find(feed));
   }
-  const Work work = WorkIn(view, options);
+  const std::function<bool(int)> nodes = [&](int node) {
+    return OnDevice(view.def(node).device(), options.device_type);
+  };
+  const std::function<bool(int)> keep = [&](int node) {
+    return options.preserve.count(view.name(node)) > 0;
+  };
+  const Work work = WorkIn(&view, options, nodes, keep);
   if (work.none() && !options.check) return NothingToDo(graph, options.graph_name);
   Shapes shapes(item, &view);
   const absl::Time start = absl::Now();
-  const absl::Status inferred = shapes.Infer();
-  if (!inferred.ok()) return inferred;
+  if (work.wants_shapes() || options.check) {
+    const absl::Status inferred = shapes.Infer();
+    if (!inferred.ok()) return inferred;
+  }
   const absl::Time shapes_known = absl::Now();
   if (work.none()) return NothingToDo(graph, options.graph_name);
   *remapped = graph;
@@ -329,12 +342,6 @@ absl::StatusOr<bool> Remap(const tensorflow::GraphDef& graph, TF_GrapplerItem* i
   RestoreSums(&view);
   LearnFromGradients(view, &shapes);
   bool changed = Remapper(&view, &shapes, options, records).Run(work.anchors);
-  const std::function<bool(int)> nodes = [&](int node) {
-    return OnDevice(view.def(node).device(), options.device_type);
-  };
-  const std::function<bool(int)> keep = [&](int node) {
-    return options.preserve.count(view.name(node)) > 0;
-  };
   if (options.layouts) {
     changed = ImproveLayout(&view, &shapes, nodes, keep, options.graph_name, records) || changed;
   }
