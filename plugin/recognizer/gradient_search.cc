@@ -158,11 +158,13 @@ class Search {
     for (int node : nodes) {
       const std::string& op = view_.op(node);
       const TensorId tensor{node, 0};
-      if (ClassOf(op) == OpClass::kReduction && op == "Sum" && (wants_dgamma || wants_dbeta)) {
-        TryParameter(tensor, wants_dgamma, wants_dbeta);
-      } else if (!match_.dx.valid() && MayBeDx(node)) {
-        TryDx(tensor);
+      if (wants_dgamma || wants_dbeta) {
+        // A batch of one is not summed over: dgamma is then a product, say.
+        const bool sums_to = op == "Sum" || (x_dims_[0].empty() && MayBeDx(node));
+        if (sums_to) TryParameter(tensor, wants_dgamma, wants_dbeta);
+        if (interpreter_->restart()) return;
       }
+      if (!match_.dx.valid() && MayBeDx(node)) TryDx(tensor);
       if (interpreter_->restart()) return;
       const bool complete = match_.dx.valid() && match_.dgamma.valid() == wants_dgamma &&
                             match_.dbeta.valid() == wants_dbeta;

@@ -19,7 +19,7 @@ from training_norms import (
     TF_KERAS_LAYER,
     Norm,
 )
-from training_steps import check, normal, spec
+from training_steps import assert_as_close_as_stock, check, normal, run_both, spec, step_of
 
 WITH_BETA = (LAYER, GROUP, INSTANCE, MOMENTS, TF_KERAS_LAYER, TF_KERAS_GROUP)
 
@@ -128,3 +128,19 @@ def test_inference_beside_training(rng, norm: Norm) -> None:
     apart = norm.forward(x, values) - norm.forward(x[::-1], values)
     exact = norm.backward(2.0 * apart * dy, x, values)
     check(make, [x, dy], exact, {norm.kind: 2}, {norm.kind: 1}, units=32)
+
+
+@pytest.mark.parametrize(
+    "norm", [*FOUR, MOMENTS, TF_KERAS_LAYER, TF_KERAS_GROUP], ids=lambda norm: norm.name
+)
+def test_batch_of_one(rng, norm: Norm) -> None:
+    """A sum over one example is none: dgamma is then what else would be summed."""
+    x, dy = normal(rng, 1, *norm.shape[1:], mean=1.0), normal(rng, 1, *norm.shape[1:])
+    values = norm.parameters(rng)
+    layer, variables = norm.build(values)
+    stock, fused, report = run_both(step_of(layer, variables, x, dy, "static"), [x, dy])
+    exact = [norm.forward(x, values), *norm.backward(dy, x, values)]
+    assert_as_close_as_stock(stock, fused, exact)
+    (backward,) = (record for record in report.fused if record.direction == "backward")
+    assert len(backward.outputs) == 1 + len(variables), report
+    assert not report.refused, report
