@@ -52,6 +52,8 @@ struct PlainSums {
 struct Outputs {
   ChannelSums* sums;       // [n, channels]
   XhatLine<float>* lines;  // [statistics]
+  float* dgamma;           // [groups of blocks, rows], where parameters belong to rows
+  float* dbeta;
 };
 
 // With every column's sums over the group in scratch.sums.
@@ -83,7 +85,8 @@ __device__ __forceinline__ void TermsOfColumns(const StripShape& shape, Formula 
 
 #if __CUDA_ARCH__ >= 800
 
-template <typename X, typename D, typename Y>
+// ROWS: parameters belong to rows, and their gradients are wanted.
+template <typename X, typename D, typename Y, bool ROWS>
 struct BackwardBody {
   static constexpr int kVec = kVectorBytes / sizeof(X);
   static constexpr int kBeside = kVec * sizeof(D);
@@ -102,6 +105,7 @@ struct BackwardBody {
   const BackwardBuffers& buffers;
   Outputs outputs;
   Scratch scratch;
+  float2* row_sums;  // [row_items, threads]: of dy * xhat and dy, over all units
   GroupExchange<kNumbers, PlainSums> exchange;
   int64_t out;   // the thread's first element of the unit
   int step;      // elements
@@ -115,6 +119,7 @@ struct BackwardBody {
   float scale[kVec];
   float slope[kVec];
   float shift[kVec];
+  float offset[ROWS ? kVec : 1];  // xhat = (x - high) * scale + offset, where ROWS
 
   __device__ __forceinline__ BackwardBody(const StripShape& shape, const StripPlace& place,
                                           const BackwardProblem& problem,
@@ -125,7 +130,8 @@ struct BackwardBody {
         problem(problem),
         buffers(buffers),
         outputs(outputs),
-        scratch(shape, shared),
+        scratch(shape, static_cast<char*>(shared) + RowSumBytes(shape.row_items)),
+        row_sums(static_cast<float2*>(shared)),
         exchange(shape, place, workspace) {
     step = shape.row_step * shape.width * kVec;
   }
@@ -169,7 +175,14 @@ struct BackwardBody {
     }
   }
 
-  __device__ __forceinline__ void Start() { exchange.Clear(); }
+  __device__ __forceinline__ void Start() {
+    exchange.Clear();
+    if constexpr (ROWS) {
+      for (int i = 0; i < shape.row_items; ++i) {
+        row_sums[i * kResidentThreads + threadIdx.x] = make_float2(0, 0);
+      }
+    }
+  }
 
   __device__ __forceinline__ void Ready() {
 #pragma unroll 1
@@ -198,9 +211,9 @@ struct BackwardBody {
     LoadRows<kItems>(shape, place, problem.param, buffers.gamma, tile, items, 1, to);
   }
 
-  // Item j of a tile.
-  __device__ __forceinline__ void Take(const uint4* from, int j, const float (&gammas)[kItems],
-                                       float (&e)[kVec], float (&w)[kVec]) const {
+  // Item j of a tile: x - mean, and dy.
+  __device__ __forceinline__ void Take(const uint4* from, int j, float (&e)[kVec],
+                                       float (&w)[kVec]) const {
     using Layout = SlotLayout<kBeside>;
     using C = Chunk<kBeside>;
     uint32_t x[4];
@@ -212,9 +225,45 @@ struct BackwardBody {
       e[v] = To<float>::Of(Word<X>::Get(x, v)) - high[v];
       w[v] = To<float>::Of(Word<D>::Get(dy, v));
     }
+  }
+
+  // dy * gamma, where gamma belongs to rows.
+  __device__ __forceinline__ void Weigh(const float (&gammas)[kItems], int j,
+                                        float (&w)[kVec]) const {
     if (shape.s_stride == 0) return;
 #pragma unroll
     for (int v = 0; v < kVec; ++v) w[v] *= gammas[j];
+  }
+
+  __device__ __forceinline__ void AddRow(int item, const float (&e)[kVec],
+                                         const float (&dy)[kVec]) const {
+    float2& to = row_sums[item * kResidentThreads + threadIdx.x];
+    float2 sums = to;
+#pragma unroll
+    for (int v = 0; v < kVec; ++v) {
+      sums.x += dy[v] * (e[v] * scale[v] + offset[v]);
+      sums.y += dy[v];
+    }
+    to = sums;
+  }
+
+  // After all units: the sums of the block's rows over its columns.
+  __device__ __forceinline__ void StoreRows() const {
+    __syncthreads();
+#pragma unroll 1
+    for (int r = threadIdx.x; r < place.length; r += kResidentThreads) {
+      const float2* from =
+          row_sums + r / shape.row_step * kResidentThreads + r % shape.row_step * shape.vectors;
+      float2 sums = make_float2(0, 0);
+#pragma unroll 1
+      for (int i = 0; i < shape.vectors; ++i) {
+        sums.x += from[i].x;
+        sums.y += from[i].y;
+      }
+      const int64_t to = static_cast<int64_t>(place.group) * shape.rows + place.begin + r;
+      if (outputs.dgamma != nullptr) outputs.dgamma[to] = sums.x;
+      if (outputs.dbeta != nullptr) outputs.dbeta[to] = sums.y;
+    }
   }
 
   template <bool FULL>
@@ -226,7 +275,8 @@ struct BackwardBody {
       if (!FULL && j >= items) break;
       float e[kVec];
       float w[kVec];
-      Take(from, j, gammas, e, w);
+      Take(from, j, e, w);
+      Weigh(gammas, j, w);
 #pragma unroll
       for (int v = 0; v < kVec; ++v) {
         e_sum[v] += e[v];
@@ -314,6 +364,9 @@ struct BackwardBody {
       scale[v] = terms.rstd * scratch.gammas[column];
       slope[v] = terms.rstd * terms.slope;
       shift[v] = terms.low * slope[v] - terms.rstd * terms.w_mean;
+      if constexpr (ROWS) {
+        offset[v] = ((terms.high - terms.xhat_high) - terms.xhat_low) * terms.rstd;
+      }
     }
   }
 
@@ -327,7 +380,9 @@ struct BackwardBody {
       if (!FULL && j >= items) break;
       float e[kVec];
       float dx[kVec];
-      Take(from, j, gammas, e, dx);
+      Take(from, j, e, dx);
+      if constexpr (ROWS) AddRow(tile * kItems + j, e, dx);
+      Weigh(gammas, j, dx);
 #pragma unroll
       for (int v = 0; v < kVec; ++v) dx[v] = dx[v] * scale[v] - (e[v] * slope[v] - shift[v]);
       StoreStrip<Y>(problem.dx, buffers.dx, to, dx, shape.small_output);
@@ -338,7 +393,7 @@ struct BackwardBody {
 
 #endif  // __CUDA_ARCH__ >= 800
 
-template <typename X, typename D, typename Y, bool STREAMING>
+template <typename X, typename D, typename Y, bool STREAMING, bool ROWS>
 __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
     BackwardResidentKernel(const __grid_constant__ StripShape shape,
                            const __grid_constant__ BackwardProblem problem,
@@ -346,26 +401,39 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
 #if __CUDA_ARCH__ >= 800
   extern __shared__ uint4 tiles[];
   const StripPlace place(shape);
-  using Body = BackwardBody<X, D, Y>;
+  using Body = BackwardBody<X, D, Y, ROWS>;
   using Tiles = StripTiles<Body::kBeside>;
   uint4* scratch = tiles + shape.slots * (TileBytes(Body::kBeside) / kVectorBytes);
   Body body(shape, place, problem, buffers, outputs, scratch, workspace);
   const Tiles strip(shape, place, tiles, buffers.x, buffers.dy);
   Walk<Tiles, Body> walk(strip, body);
   walk.template Run<STREAMING, false>();
+  if constexpr (ROWS) body.StoreRows();
 #endif
 }
 
 using BackwardKernel = void (*)(StripShape, BackwardProblem, BackwardBuffers, Outputs, void*);
 
-BackwardKernel KernelFor(const BackwardProblem& problem, bool streaming) {
+BackwardKernel KernelFor(const BackwardProblem& problem, bool streaming, bool rows) {
   return BackwardKernelOf(problem, [&](auto* x, auto* dy, auto* dx) -> BackwardKernel {
     using X = std::remove_pointer_t<decltype(x)>;
     using D = std::remove_pointer_t<decltype(dy)>;
     using Y = std::remove_pointer_t<decltype(dx)>;
-    if (streaming) return BackwardResidentKernel<X, D, Y, true>;
-    return BackwardResidentKernel<X, D, Y, false>;
+    if constexpr (!std::is_void_v<Y>) {
+      if (rows && streaming) return BackwardResidentKernel<X, D, Y, true, true>;
+      if (rows) return BackwardResidentKernel<X, D, Y, false, true>;
+    }
+    if (streaming) return BackwardResidentKernel<X, D, Y, true, false>;
+    return BackwardResidentKernel<X, D, Y, false, false>;
   });
+}
+
+// Partial sums of dgamma, or of dbeta, where parameters belong to rows. They are summed up on the
+// way to dx: a pass of their own over x and dy (columns_row_params.cu) took as long again. 64 x 96
+// x 3136, dx, dgamma and dbeta, float32: 0.46 of the copy's speed, with that pass 0.34; float16
+// 0.36 and 0.22.
+int64_t RowPartialBytes(const StripShape& shape) {
+  return Align16(int64_t{4} * shape.groups * shape.rows);
 }
 
 // Of the workspace, behind the exchange: sums of every channel of a sample, for dgamma and dbeta.
@@ -380,17 +448,21 @@ void PlanBackwardColumnsResident(BackwardPlan* plan) {
   if (!HasGradientKernel(problem) || !plan->want_dx) return;
   const ColumnLayout& layout = problem.geometry.columns;
   const int size = static_cast<int>(SizeOf(problem.x));
-  const auto kernel = [&](bool streaming) {
-    return reinterpret_cast<const void*>(KernelFor(problem, streaming));
+  const auto cut = [&](bool rows) {
+    const auto kernel = [&](bool streaming) {
+      return reinterpret_cast<const void*>(KernelFor(problem, streaming, rows));
+    };
+    return CutStrips(layout, plan->device, size, BesideOf(problem), kNumbers,
+                     sizeof(GradientTerms<float>), rows, kernel, &plan->strips);
   };
-  if (!CutStrips(layout, plan->device, size, BesideOf(problem), kNumbers,
-                 sizeof(GradientTerms<float>), kernel, &plan->strips)) {
-    return;
-  }
+  const bool rows = layout.s_stride != 0 && plan->want_params && problem.dx == problem.x;
+  if (!(rows && cut(true)) && !cut(false)) return;
   const StripShape shape = ShapeOf(layout, size, plan->strips);
+  const int64_t params = shape.row_items > 0
+                             ? 2 * RowPartialBytes(shape)
+                             : Align16(XhatLineBytes(problem)) + RowParamsBytes(*plan);
   plan->workspace =
-      std::max(plan->workspace, ExchangeBytes<kNumbers>(shape) + ChannelBytes(layout) +
-                                    Align16(XhatLineBytes(problem)) + RowParamsBytes(*plan));
+      std::max(plan->workspace, ExchangeBytes<kNumbers>(shape) + ChannelBytes(layout) + params);
 }
 
 Status LaunchBackwardColumnsResident(const BackwardPlan& plan, const BackwardBuffers& buffers,
@@ -401,20 +473,30 @@ Status LaunchBackwardColumnsResident(const BackwardPlan& plan, const BackwardBuf
   if (!*launched) return Status();
   const ColumnLayout& layout = problem.geometry.columns;
   const StripShape shape = ShapeOf(layout, static_cast<int>(SizeOf(problem.x)), plan.strips);
-  char* behind = static_cast<char*>(workspace) + ExchangeBytes<kNumbers>(shape);
-  auto* lines = reinterpret_cast<XhatLine<float>*>(behind + ChannelBytes(layout));
+  char* const sums = static_cast<char*>(workspace) + ExchangeBytes<kNumbers>(shape);
+  char* const rest = sums + ChannelBytes(layout);
+  auto* lines = reinterpret_cast<XhatLine<float>*>(rest);
   const bool params = buffers.dgamma != nullptr || buffers.dbeta != nullptr;
-  Outputs outputs = {nullptr, nullptr};
-  if (params) outputs.lines = lines;
-  if (params && layout.s_stride == 0) outputs.sums = reinterpret_cast<ChannelSums*>(behind);
+  const bool rows = shape.row_items > 0;
+  Outputs outputs = {};
+  if (params && rows) {
+    outputs.dgamma = reinterpret_cast<float*>(rest);
+    outputs.dbeta = reinterpret_cast<float*>(rest + RowPartialBytes(shape));
+  } else if (params) {
+    outputs.lines = lines;
+    if (layout.s_stride == 0) outputs.sums = reinterpret_cast<ChannelSums*>(sums);
+  }
   NV_NORMS_RETURN_IF_ERROR(LaunchResident(
-      "normalization gradient of resident columns", KernelFor(problem, shape.streaming),
+      "normalization gradient of resident columns", KernelFor(problem, shape.streaming, rows),
       shape.blocks * shape.groups, shape.blocks > 1, plan.strips.shared, stream, launched, shape,
       problem, buffers, outputs, workspace));
   if (!*launched || !params) return Status();
+  if (rows) {
+    return LaunchFinish(problem, layout.s, buffers, outputs.dgamma, outputs.dbeta, shape.groups,
+                        plan.device, stream);
+  }
   if (layout.s_stride != 0) {
-    void* const rest = reinterpret_cast<char*>(lines) + Align16(XhatLineBytes(problem));
-    return LaunchRowParams(plan, buffers, lines, rest, stream);
+    return LaunchRowParams(plan, buffers, lines, rest + Align16(XhatLineBytes(problem)), stream);
   }
   return LaunchColumnParams(layout, problem.dparam, 1, outputs.sums, lines, buffers, stream);
 }

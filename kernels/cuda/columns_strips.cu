@@ -65,6 +65,7 @@ StripShape ShapeOf(const ColumnLayout& layout, int number_bytes, const StripTile
   out.streaming = tile.streaming;
   out.two_hops = tile.blocks * out.columns > kOneHop;
   out.small_output = layout.n * layout.s * layout.channels() * number_bytes <= kSmallOutput;
+  out.row_items = tile.row_items;
   out.channels = static_cast<int>(layout.channels());
   out.depth = static_cast<int>(layout.depth);
   out.norm_groups = static_cast<int>(layout.groups);
@@ -75,8 +76,8 @@ StripShape ShapeOf(const ColumnLayout& layout, int number_bytes, const StripTile
 }
 
 bool CutStrips(const ColumnLayout& layout, const Device& device, int number_bytes, int beside,
-               int numbers, int stat_bytes, const std::function<const void*(bool)>& kernel,
-               StripTile* tile) {
+               int numbers, int stat_bytes, bool row_sums,
+               const std::function<const void*(bool)>& kernel, StripTile* tile) {
   *tile = StripTile();
   const int64_t row_bytes = layout.channels() * number_bytes;
   const int64_t fold = kVectorBytes / std::gcd<int64_t>(row_bytes, kVectorBytes);
@@ -129,14 +130,21 @@ bool CutStrips(const ColumnLayout& layout, const Device& device, int number_byte
   const int64_t tile_rows = TileItems(beside) * (kResidentThreads / out.vectors);
   const int64_t tiles = CeilDiv(CeilDiv(rows, out.blocks), tile_rows);
   const int64_t scratch = ScratchBytes(ShapeOf(layout, number_bytes, out), numbers, stat_bytes);
+  int64_t others = scratch;
+  if (row_sums) {
+    const int64_t items = tiles * TileItems(beside);
+    if (items > device.shared_bytes / 2 / RowSumBytes(1)) return false;
+    out.row_items = static_cast<int>(items);
+    others += RowSumBytes(out.row_items);
+  }
   const int64_t room =
-      std::min<int64_t>(kMaxSlots, (device.shared_bytes - scratch) / TileBytes(beside));
+      std::min<int64_t>(kMaxSlots, (device.shared_bytes - others) / TileBytes(beside));
   if (room < kWindow + 1) return false;
   out.streaming = tiles > room;
   // A block that has no other to wait for takes what it needs and leaves room for one more.
   out.slots = static_cast<int>(out.blocks == 1 ? std::min(room, tiles) : room);
   out.kept = out.slots - kWindow;
-  out.shared = out.slots * TileBytes(beside) + scratch;
+  out.shared = out.slots * TileBytes(beside) + others;
   int resident = 0;
   const void* function = kernel(out.streaming);
   if (cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,

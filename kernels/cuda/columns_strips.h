@@ -35,6 +35,7 @@ struct StripShape {
   bool two_hops;          // a column's sums are added up by one block for all
   bool merge_lanes;       // lanes of a warp with the same columns first add theirs up
   bool small_output;      // which the next kernel may find in the L2 cache
+  int row_items;          // a thread's rows whose sums it keeps, or 0
 
   int channels;  // of the tensor
   int depth;     // channels to a group of the norm
@@ -65,10 +66,15 @@ inline int64_t ScratchBytes(const StripShape& shape, int numbers, int stat_bytes
 
 // Cuts the columns for a kernel that reads x of numbers of so many bytes, and `beside` bytes of dy
 // with a vector of x, and exchanges `numbers` sums a column; kernel(streaming) is the one to
-// launch. False where they do not suit.
+// launch. row_sums: a thread keeps two sums of each of its rows, too. False where they do not suit.
 bool CutStrips(const ColumnLayout& layout, const Device& device, int number_bytes, int beside,
-               int numbers, int stat_bytes, const std::function<const void*(bool)>& kernel,
-               StripTile* tile);
+               int numbers, int stat_bytes, bool row_sums,
+               const std::function<const void*(bool)>& kernel, StripTile* tile);
+
+// Bytes of shared memory for the sums of rows.
+NV_NORMS_HOST_DEVICE constexpr int RowSumBytes(int row_items) {
+  return 8 * kResidentThreads * row_items;
+}
 
 // The whole cut, of what the plan keeps.
 StripShape ShapeOf(const ColumnLayout& layout, int number_bytes, const StripTile& tile);

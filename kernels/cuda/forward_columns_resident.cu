@@ -372,7 +372,7 @@ void PlanForwardColumnsResident(ForwardPlan* plan) {
   const auto kernel = [&](bool streaming) {
     return reinterpret_cast<const void*>(KernelFor(problem, streaming));
   };
-  if (!CutStrips(layout, plan->device, size, 0, kNumbers, sizeof(Scaling<float>), kernel,
+  if (!CutStrips(layout, plan->device, size, 0, kNumbers, sizeof(Scaling<float>), false, kernel,
                  &plan->strips)) {
     return;
   }

@@ -39,6 +39,7 @@ struct StripTile {
   int slots = 0;
   int kept = 0;  // of the slots keep their tile where there are more tiles than slots
   bool streaming = false;
+  int row_items = 0;   // a thread's rows whose sums it keeps, for parameters that belong to rows
   int64_t shared = 0;  // bytes
 };
 
