@@ -6,6 +6,7 @@
 #include <sstream>
 #include <string>
 
+#include "google/protobuf/arena.h"
 #include "plugin/build_info.h"
 #include "plugin/optimizer.h"
 #include "plugin/report.h"
@@ -45,7 +46,8 @@ int NvNormsRewrite(const void* graph_def, size_t size, const char* device, const
   *out_size = 0;
   *records_json = nullptr;
   *error = nullptr;
-  tensorflow::GraphDef graph;
+  google::protobuf::Arena arena;  // a graph of many nodes is long to free one by one
+  auto& graph = *google::protobuf::Arena::Create<tensorflow::GraphDef>(&arena);
   if (!graph.ParseFromArray(graph_def, static_cast<int>(size))) {
     *error = Copy("expected a serialized GraphDef, got bytes that are none");
     return 1;

@@ -86,7 +86,8 @@ absl::Status RewriteOffline(const std::string& device, const std::vector<std::st
       node.set_device(device);
     }
   }
-  tensorflow::GraphDef rewritten;
+  // In the arena of `graph`, if it has one, so that moving is all that the end takes.
+  auto& rewritten = *google::protobuf::Arena::Create<tensorflow::GraphDef>(graph->GetArena());
   const auto changed = RemapItem(&item, options, &rewritten, records);
   if (!changed.ok()) return changed.status();
   if (*changed) {
