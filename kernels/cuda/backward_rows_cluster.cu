@@ -20,10 +20,10 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   const RingShape& shape = args.shape;
   OpenMail(shape, barriers);
   const RingPlace place = PlaceOf<Team::kCluster, kItems>(shape, args.cols / VEC);
-  const int x_bytes = (shape.share * kBytes + 15) / 16 * 16;
-  const int stage_bytes = x_bytes + (shape.share * kBeside + 15) / 16 * 16;
+  const int x_bytes = StageXBytes<T, D, VEC>(shape);
   char* const stages = reinterpret_cast<char*>(ring);
-  const ClusterMail mail = MailOf(shape, place, stages + shape.stages * stage_bytes, barriers);
+  const ClusterMail mail =
+      MailOf(shape, place, stages + StageAt<T, D>(shape.stages, x_bytes), barriers);
   const T* x = static_cast<const T*>(args.buffers.x) + place.begin * VEC;
   const D* dy = static_cast<const D*>(args.buffers.dy) + place.begin * VEC;
   T* dx = static_cast<T*>(args.buffers.dx) + place.begin * VEC;
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     if (row < args.rows) {
       const T* from_x = x + row * args.cols;
       const D* from_dy = dy + row * args.cols;
-      char* to = stages + slot * stage_bytes;
+      char* to = stages + StageAt<T, D>(slot, x_bytes);
       ForItems<kItems>(place, shape.items, [&](int, int i) {
         CopyAsync<kBytes>(to + i * kBytes, from_x + i * VEC);
         CopyAsync<kBeside>(to + x_bytes + i * kBeside, from_dy + i * VEC);
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     float sums[6] = {0, 0, 0, 0, 0, 0};
     if (more) {
       WaitForCopies(shape.stages - 2);
-      const char* from = stages + slot * stage_bytes;
+      const char* from = stages + StageAt<T, D>(slot, x_bytes);
       ForItems<kItems>(place, shape.items, [&](int k, int i) {
         float e[VEC];
         float d[VEC];
@@ -97,14 +97,17 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     }
     WarpSum(sums, 32);
     if (more) {
-      PostToCluster(mail, step, shape.blocks, make_float4(sums[0], sums[1], sums[2], 0));
+      // Float32 2048 x 131072 takes 0.85 ms if asked, 0.80 if not, beside a dy in bfloat16 0.85 and
+      // 0.73; bfloat16 10000 x 10000 0.230 and 0.236.
+      PostToCluster(mail, step, shape.blocks, sizeof(T) == 2 ? WarpOfTeam() : mail.own,
+                    make_float4(sums[0], sums[1], sums[2], 0));
     }
     if (step > 0) {
       const int64_t old = row - place.teams;
       const int old_slot = slot == 0 ? shape.stages - 1 : slot - 1;
       const GradientLine line =
           LineOf(args.formula, old_mean, old_rstd, sums[3], sums[4], sums[5], inverse);
-      const char* from = stages + old_slot * stage_bytes;
+      const char* from = stages + StageAt<T, D>(old_slot, x_bytes);
       T* to = dx + old * args.cols;
       ForItems<kItems>(place, shape.items, [&](int k, int i) {
         float e[VEC];

@@ -37,8 +37,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   constexpr int kDelay = kLag<kTeam>;
   const RingShape& shape = args.shape;
   const RingPlace place = PlaceOf<kTeam, kItems>(shape, args.cols / VEC);
-  const int x_bytes = (shape.share * kBytes + 15) / 16 * 16;
-  const int stage_bytes = x_bytes + (shape.share * kBeside + 15) / 16 * 16;
+  const int x_bytes = StageXBytes<T, D, VEC>(shape);
   char* const stages = reinterpret_cast<char*>(ring);
   const T* x = static_cast<const T*>(args.buffers.x) + place.begin * VEC;
   const D* dy = static_cast<const D*>(args.buffers.dy) + place.begin * VEC;
@@ -50,7 +49,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     if (row < args.rows) {
       const T* from_x = x + row * args.cols;
       const D* from_dy = dy + row * args.cols;
-      char* to = stages + slot * stage_bytes;
+      char* to = stages + StageAt<T, D>(slot, x_bytes);
       ForItems<kItems>(place, shape.items, [&](int, int i) {
         CopyAsync<kBytes>(to + i * kBytes, from_x + i * VEC);
         CopyAsync<kBeside>(to + x_bytes + i * kBeside, from_dy + i * VEC);
@@ -109,7 +108,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   const auto apply_staged = [&](int64_t row, int at) {
     const float mean = old_means[kDelay];
     const float rstd = old_rstds[kDelay];
-    const char* from = stages + old_slot * stage_bytes;
+    const char* from = stages + StageAt<T, D>(old_slot, x_bytes);
     apply(row, lines[at], rstd, [&](int, int i, float (&e)[VEC], float (&d)[VEC]) {
       Unpack<T>(from + i * kBytes, e);
       Unpack<D>(from + x_bytes + i * kBeside, d);
@@ -137,7 +136,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     next_mean = mean_of(row + place.teams);
     next_rstd = rstd_of(row + place.teams);
     WaitForCopies(shape.stages - 1 - kDelay);
-    const char* from = stages + slot * stage_bytes;
+    const char* from = stages + StageAt<T, D>(slot, x_bytes);
     // A block keeps the row in registers; in a team, which needs them otherwise, it stays staged.
     constexpr bool kKeep = kTeam == Team::kBlock;
     float e[kKeep ? kItems : 1][VEC];

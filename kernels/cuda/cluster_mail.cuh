@@ -59,13 +59,25 @@ __device__ __forceinline__ void AwaitMail(const RingShape& shape) {
   }
 }
 
-// By all lanes of each warp; the lanes have the same post.
+// Which of the team's warps this is, asked of the hardware: ClusterMail::own costs a register, and
+// these kernels have none left. What is spilled is read in every row, which takes up to a third of
+// the time, but the compiler's choice of it is hard to tell: each kernel takes what was measured to
+// be better.
+__device__ __forceinline__ int WarpOfTeam() {
+  unsigned rank = 0;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+  return static_cast<int>((rank * blockDim.x + threadIdx.x) / 32);
+}
+
+// By all lanes of each warp, the team's warp `own`; the lanes have the same post.
 __device__ __forceinline__ void PostToCluster(const ClusterMail& mail, unsigned step, int blocks,
-                                              const float4& post) {
+                                              int own, const float4& post) {
 #if __CUDA_ARCH__ >= 900
   const unsigned slot = step % kMailSlots;
   const auto barrier = static_cast<unsigned>(__cvta_generic_to_shared(mail.barriers + slot));
-  float4* const place = mail.posts + slot * mail.warps + mail.own;
+  float4* const place = mail.posts + slot * mail.warps + own;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (blocks == 1) {  // st.async is illegal outside of clusters
     if (lane == 0) {

@@ -102,7 +102,8 @@ __global__ void __launch_bounds__(kRingThreads, 1)
       // The warp's mean is shift + low.
       const float low = center ? sums[0] * inverse : 0.0f;
       const float m2 = center ? sums[1] - sums[0] * low : sums[1];
-      PostToCluster(mail, step, shape.blocks,
+      // Float32 2048 x 131072 takes 0.54 ms if asked, 0.65 if not; bfloat16 0.39 and 0.37.
+      PostToCluster(mail, step, shape.blocks, sizeof(T) == 4 ? WarpOfTeam() : mail.own,
                     make_float4(shift, low, m2 < 0 ? 0.0f : m2, numbers));  // keeps NaN
     }
     if (step > 0) {

@@ -50,7 +50,9 @@ RingShape RingShapeOf(int64_t rows, int64_t cols, const RingSizes& sizes, int64_
   const int64_t most_shared = device.shared_bytes - kReservedShared;
   const int64_t multiprocessors = device.multiprocessors;
   const auto stage_bytes = [&](int64_t share) {
-    return RoundUp(share * vector * sizes.x, 16) + RoundUp(share * vector * sizes.dy, 16);
+    if (sizes.dy == 0) return RoundUp(share * vector * sizes.x, 16);
+    const int64_t ratio = sizes.x / sizes.dy;
+    return RoundUp(share * vector * sizes.x, 16 * ratio) * (ratio + 1) / ratio;
   };
   const auto set = [&](Team team, int64_t blocks, int64_t share, int64_t least_stages) {
     out.team = team;
