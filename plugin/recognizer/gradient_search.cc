@@ -54,7 +54,7 @@ class Search {
     scene_.dependents = from_dy_;
     scene_.dependents.insert(forward.core.begin(), forward.core.end());
     for (int node : from_dy_) {
-      for (const TensorId& input : view.inputs(node)) FollowIfFromX(input, kHopsFromX);
+      for (const TensorId& input : view.inputs(node)) FollowIfOurs(input, kHopsFromX);
     }
   }
 
@@ -105,17 +105,19 @@ class Search {
     scene_.dy_order = order->values;
   }
 
-  // Nodes that lead from x or the forward to the gradient without passing dy: Sub(x, mean), say.
-  bool FollowIfFromX(TensorId tensor, int hops) {
+  // Nodes that lead from x, gamma or the forward to the gradient without passing dy: Sub(x, mean)
+  // or Neg(gamma), say.
+  bool FollowIfOurs(TensorId tensor, int hops) {
     const int node = tensor.node;
     if (tensor == forward_.x || scene_.dependents.count(node) > 0) return true;
+    if (tensor == forward_.gamma) return true;
     if (hops == 0 || ClassOf(view_.op(node)) == OpClass::kOpaque) return false;
-    bool from_x = false;
+    bool ours = false;
     for (const TensorId& input : view_.inputs(node)) {
-      from_x = FollowIfFromX(input, hops - 1) || from_x;
+      ours = FollowIfOurs(input, hops - 1) || ours;
     }
-    if (from_x) scene_.dependents.insert(node);
-    return from_x;
+    if (ours) scene_.dependents.insert(node);
+    return ours;
   }
 
   std::optional<Gradients> ReferenceOf(Interpreter* interpreter) {
@@ -160,7 +162,7 @@ class Search {
       const TensorId tensor{node, 0};
       if (wants_dgamma || wants_dbeta) {
         // A batch of one is not summed over: dgamma is then a product, say.
-        const bool sums_to = op == "Sum" || (x_dims_[0].empty() && MayBeDx(node));
+        const bool sums_to = op == "Sum" || IsSum(op) || (x_dims_[0].empty() && MayBeDx(node));
         if (sums_to) TryParameter(tensor, wants_dgamma, wants_dbeta);
         if (interpreter_->restart()) return;
       }

@@ -74,6 +74,7 @@ class Interpreter {
   std::optional<Value> View(int node);
   std::optional<Value> Broadcast(int node);
   std::optional<Value> Slice(int node, const Value& input);
+  std::optional<Value> SliceGrad(int node);
   std::optional<Value> Norm(TensorId tensor);
   std::optional<Value> NormGrad(TensorId tensor);
   std::optional<Value> Leaf(TensorId tensor, bool is_root);

@@ -256,8 +256,44 @@ std::optional<Value> Interpreter::Slice(int node, const Value& input) {
   return out;
 }
 
+// The gradient of a slice that only inserts axes of size 1: it takes them away again.
+std::optional<Value> Interpreter::SliceGrad(int node) {
+  const auto begin = IntConstant(view_, view_.inputs(node)[1].node);
+  const auto stride = IntConstant(view_, view_.inputs(node)[3].node);
+  const Value* input = Eval(view_.inputs(node)[4]);
+  if (!begin || !stride || input == nullptr) return std::nullopt;
+  const size_t entries = begin->values.size();
+  const size_t rank = input->dims.size();
+  const auto bit = [&](const char* mask, size_t i) {
+    return (view_.GetInt(node, mask, 0) >> i & 1) != 0;
+  };
+  const auto is_ellipsis = [&](size_t i) { return bit("ellipsis_mask", i); };
+  size_t ellipses = 0;
+  for (size_t i = 0; i < entries; ++i) ellipses += is_ellipsis(i);
+  if (ellipses > 1 || entries - ellipses > rank) return std::nullopt;
+  const size_t skipped = rank - (entries - ellipses);
+  Value out;
+  out.numbers = input->numbers;
+  size_t at = 0;
+  for (size_t i = 0; i < entries; ++i) {
+    if (is_ellipsis(i)) {
+      for (size_t k = 0; k < skipped; ++k) out.dims.push_back(input->dims[at++]);
+    } else if (bit("new_axis_mask", i)) {
+      if (!input->dims[at++].empty()) return std::nullopt;
+    } else if (bit("begin_mask", i) && bit("end_mask", i) && stride->values[i] == 1 &&
+               !bit("shrink_axis_mask", i)) {
+      out.dims.push_back(input->dims[at++]);
+    } else {
+      return std::nullopt;
+    }
+  }
+  while (at < rank) out.dims.push_back(input->dims[at++]);
+  return out;
+}
+
 std::optional<Value> Interpreter::Broadcast(int node) {
   const std::string& op = view_.op(node);
+  if (op == "StridedSliceGrad") return SliceGrad(node);
   const Value* input = Eval(view_.inputs(node)[0]);
   if (input == nullptr) return std::nullopt;
   Value out = *input;

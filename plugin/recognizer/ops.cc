@@ -50,6 +50,7 @@ OpClass ClassOf(const std::string& op) {
       {"StridedSlice", OpClass::kView},  // as x[..., None]
       {"Tile", OpClass::kBroadcast},
       {"BroadcastTo", OpClass::kBroadcast},
+      {"StridedSliceGrad", OpClass::kBroadcast},  // of x[..., None]
       {"OnesLike", OpClass::kBroadcast},
       {"ZerosLike", OpClass::kBroadcast},
       {"FusedBatchNorm", OpClass::kNorm},
@@ -79,6 +80,7 @@ bool IsPure(const std::string& op) {
                                                                  "FloorDiv",
                                                                  "BroadcastGradientArgs",
                                                                  "InvertPermutation",
+                                                                 "DynamicStitch",
                                                                  "DataFormatDimMap",
                                                                  "DataFormatVecPermute"};
   return ClassOf(op) != OpClass::kOpaque || kShapeOps->count(op) > 0;

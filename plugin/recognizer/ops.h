@@ -11,7 +11,7 @@ enum class OpClass {
   kElementwise,  // broadcasting, any number of inputs
   kReduction,    // Sum, Mean
   kView,         // changes shape, order or type, never a value
-  kBroadcast,    // Tile, BroadcastTo: repeats values
+  kBroadcast,    // Tile, BroadcastTo: repeats values; what has its tensor elsewhere
   kNorm,         // holds a normalization inside: FusedBatchNormV3, _MklLayerNorm, ...
   kNormGrad,     // the gradient of one: FusedBatchNormGradV3
 };

@@ -208,6 +208,27 @@ std::optional<SizeTensor> Interpreter::SizesOfNode(TensorId tensor, int depth) {
     if (!dims->values[0].known() || dims->values[0].coefficient() > 64) return std::nullopt;
     return Whole(std::vector<Size>(dims->values[0].coefficient(), value->values[0]));
   }
+  if (op == "DynamicStitch") {
+    // A shape with 1 in the place of some sizes, in the gradient of a mean that drops its axes.
+    const size_t parts = inputs.size() / 2;
+    SizeTensor stitched;
+    std::vector<bool> given;
+    for (size_t i = 0; i < parts; ++i) {
+      const auto places = in(i), sizes = in(parts + i);
+      if (!places || !sizes || places->values.size() != sizes->values.size()) return std::nullopt;
+      for (size_t k = 0; k < places->values.size(); ++k) {
+        const int64_t place = places->values[k].coefficient();
+        if (!places->values[k].known() || place < 0 || place >= 64) return std::nullopt;
+        const size_t size = std::max(stitched.values.size(), static_cast<size_t>(place) + 1);
+        stitched.values.resize(size, Size(1));
+        given.resize(size, false);
+        stitched.values[place] = sizes->values[k];  // the last that names a place wins
+        given[place] = true;
+      }
+    }
+    if (std::find(given.begin(), given.end(), false) != given.end()) return std::nullopt;
+    return stitched;
+  }
   if (op == "BroadcastGradientArgs") {
     const auto a = in(0), b = in(1);
     if (!a || !b) return std::nullopt;
