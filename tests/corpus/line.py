@@ -91,6 +91,7 @@ class Line:
     stock_is_wrong: str = ""  # pattern on policy/knowledge/mode where TensorFlow itself errs
     tensorflow_fuses: str = ""  # likewise: where its own fused op may stand instead of ours
     gradients: Mapping[str, int] | None = None  # in training; None: one for each forward
+    partial: str = ""  # why a gradient gives less than one tensor for each input of its forward
     needs: str = ""  # a module without which the line is skipped
 
 

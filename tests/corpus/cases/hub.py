@@ -26,7 +26,18 @@ def _rms(name, one_plus):
     return formula
 
 
-def rms(name, module, cls, *, weight="scale", one_plus=False, more=(), epsilon=1e-6, **options):
+def rms(
+    name,
+    module,
+    cls,
+    *,
+    weight="scale",
+    one_plus=False,
+    more=(),
+    partial="",
+    epsilon=1e-6,
+    **options,
+):
     def make(builder):
         constructor = getattr(importlib.import_module(f"keras_hub.src.{module}"), cls)
         return builder.layer(constructor, **options)
@@ -42,6 +53,7 @@ def rms(name, module, cls, *, weight="scale", one_plus=False, more=(), epsilon=1
         more=more,
         slow_policies=("float32", "mixed_float16", "mixed_bfloat16", "bfloat16"),
         slow_modes=("infer", "train"),
+        partial=partial,
         needs="keras_hub",
     )
 
@@ -78,7 +90,12 @@ LINES = [
     ),
     rms("gemma4", "models.gemma4.gemma4_layers", "RMSNormalization", more=_MORE),
     rms("gemma4_v", "models.gemma4.gemma4_layers", "Gemma4VNorm", weight="none"),
-    rms("gemma4_frozen", "models.gemma4.gemma4_layers", "Gemma4FrozenNorm"),
+    rms(
+        "gemma4_frozen",
+        "models.gemma4.gemma4_layers",
+        "Gemma4FrozenNorm",
+        partial="gamma is not trained",
+    ),
     rms("t5", "models.t5.t5_layer_norm", "T5LayerNorm", weight="weight", more=_MORE),
     rms("roformer", "models.roformer_v2.roformer_v2_attention", "RoformerNorm"),
     rms("edrec", "models.edrec.edrec_layers", "EdRecRMSNormalization", one_plus=True, more=_MORE),
