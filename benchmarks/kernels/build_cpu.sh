@@ -6,7 +6,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 out=build${1:+/$1}
 flags="-std=c++17 -O3 -DNDEBUG -fPIC -fno-exceptions -I. -Wall"
-[ -z "${1:-}" ] || flags="$flags -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined"
+[ -z "${1:-}" ] || flags="$flags -O1 -g1 -fno-var-tracking -fno-omit-frame-pointer -fsanitize=address,undefined"
 mkdir -p "$out/cpu"
 for source in kernels/cpu/*.cc benchmarks/kernels/cpu_harness.cc; do
   object=$out/cpu/$(basename "$source").o

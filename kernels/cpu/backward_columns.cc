@@ -91,18 +91,16 @@ class Columns {
   // What a thread has of its own.
   struct Task {
     explicit Task(const Columns& of)
-        : x(of.x_),
-          dy(of.dy_),
+        : x(of.cut_, of.x_),
+          dy(of.cut_, of.dy_),
           dx(of.dx_),
           scratch(3 * Padded(of.cut_.width())),
           unwanted(of.buffers_.dx == nullptr ? of.cut_.width() : 0) {}
-    Reader<T> x;
-    Reader<T> dy;
+    TileReader<T> x;
+    TileReader<T> dy;
     Writer<T> dx;
     std::vector<A> scratch;
     std::vector<T> unwanted;
-    const T* x_strip = nullptr;  // all rows of one, where strips are packed
-    const T* dy_strip = nullptr;
   };
 
   // The samples of one wave, or a strip of one.
@@ -154,13 +152,8 @@ class Columns {
     void RunStrip(int64_t n, int64_t strip, int64_t next, ParamSums* params, int64_t set,
                   Task* task) {
       const Tile first = cut_.StripAt(n, strip);
-      if (cut_.packed()) {
-        int64_t step;
-        task->x_strip =
-            task->x.GetTile(first.offset, of_.layout_.s, first.width, cut_.columns(), true, &step);
-        task->dy_strip =
-            task->dy.GetTile(first.offset, of_.layout_.s, first.width, cut_.columns(), true, &step);
-      }
+      task->x.BeginStrip(first, of_.layout_.s);
+      task->dy.BeginStrip(first, of_.layout_.s);
       const int64_t group = cut_.FirstGroup(first);
       const int64_t last_group = cut_.LastGroup(first);
       const int64_t depth = of_.layout_.depth;
@@ -195,26 +188,17 @@ class Columns {
       Repeat(mean, of_.channels_, cut_.columns());
     }
 
-    // x and dy are read with one step, so if one goes through a buffer both do.
     struct Inputs {
       ColumnTile<T> x;
       const T* dy;
+      int64_t dy_step;
     };
     Inputs Read(const Tile& tile, Task* task) const {
       Inputs out;
       out.x.rows = tile.rows;
       out.x.width = tile.width;
-      if (task->x_strip != nullptr) {
-        out.x.x = task->x_strip + tile.s * tile.width;
-        out.x.step = tile.width;
-        out.dy = task->dy_strip + tile.s * tile.width;
-        return out;
-      }
-      const bool apart = task->x.in_place() != task->dy.in_place();
-      int64_t step;
-      out.x.x =
-          task->x.GetTile(tile.offset, tile.rows, tile.width, cut_.columns(), apart, &out.x.step);
-      out.dy = task->dy.GetTile(tile.offset, tile.rows, tile.width, cut_.columns(), apart, &step);
+      out.x.x = task->x.Get(tile, &out.x.step);
+      out.dy = task->dy.Get(tile, &out.dy_step);
       return out;
     }
 
@@ -228,8 +212,8 @@ class Columns {
       const Inputs in = Read(tile, task);
       const A* mean = &mean_[tile.n * cut_.columns() + tile.column];
       double sums[3 * ColumnCut::kWidest];
-      KernelsFor<T>().tile_gradient_sums(in.x, in.dy, mean, RowGamma(tile), task->scratch.data(),
-                                         sums);
+      KernelsFor<T>().tile_gradient_sums(in.x, in.dy, in.dy_step, mean, RowGamma(tile),
+                                         task->scratch.data(), sums);
       for (int i = 0; i < 3; ++i) {
         std::copy(sums + i * tile.width, sums + (i + 1) * tile.width,
                   Sums(tile.n, tile.slab, i) + tile.column);
@@ -323,7 +307,7 @@ class Columns {
       const bool wanted = of_.buffers_.dx != nullptr;
       T* dx = wanted ? task->dx.Room(tile.offset, tile.rows * tile.width) : task->unwanted.data();
       const int64_t dx_step = !wanted ? 0 : task->dx.in_place() ? cut_.columns() : tile.width;
-      KernelsFor<T>().tile_input_gradient(in.x, in.dy, terms, of_.stream_, dx, dx_step);
+      KernelsFor<T>().tile_input_gradient(in.x, in.dy, in.dy_step, terms, of_.stream_, dx, dx_step);
       if (wanted) task->dx.CommitTile(tile.offset, tile.rows, tile.width, cut_.columns());
     }
 

@@ -194,8 +194,9 @@ void TileNormalize(const ColumnTile<T>& tile, const ColumnScaling<ComputedIn<T>>
 }
 
 template <typename T>
-void TileGradientSums(const ColumnTile<T>& tile, const T* dy, const ComputedIn<T>* about,
-                      const ComputedIn<T>* row_gamma, ComputedIn<T>* scratch, double* sums) {
+void TileGradientSums(const ColumnTile<T>& tile, const T* dy, int64_t dy_step,
+                      const ComputedIn<T>* about, const ComputedIn<T>* row_gamma,
+                      ComputedIn<T>* scratch, double* sums) {
   using A = ComputedIn<T>;
   const int64_t padded = Padded(tile.width);
   A* e_sum = scratch;
@@ -211,9 +212,8 @@ void TileGradientSums(const ColumnTile<T>& tile, const T* dy, const ComputedIn<T
       Vec<A> we_rows{};
 #pragma GCC unroll 4
       for (int r = 0; r < together; ++r) {
-        const int64_t at = (row + r) * tile.step + c;
-        const Vec<A> e = LoadAt(tile.x + at, part) - s;
-        Vec<A> w = LoadAt(dy + at, part);
+        const Vec<A> e = LoadAt(tile.x + (row + r) * tile.step + c, part) - s;
+        Vec<A> w = LoadAt(dy + (row + r) * dy_step + c, part);
         if (row_gamma != nullptr) w = w * row_gamma[row + r];
         e_rows += e;
         w_rows += w;
@@ -251,13 +251,14 @@ NV_NORMS_INLINE void AddRowParams(const T* x, const T* dy, int64_t width,
 
 template <bool stream, bool by_row, typename T>
 NV_NORMS_INLINE void TileInputGradientAs(const ColumnTile<T>& tile, const T* dy_tile,
+                                         int64_t dy_step,
                                          const ColumnGradient<ComputedIn<T>>& gradient, T* dx,
                                          int64_t dx_step) {
   using A = ComputedIn<T>;
   const ColumnGradient<A> g = gradient;
   for (int64_t r = 0; r < tile.rows; ++r) {
     const T* x = tile.x + r * tile.step;
-    const T* dy = dy_tile + r * tile.step;
+    const T* dy = dy_tile + r * dy_step;
     const A row_gamma = by_row ? g.row_gamma[r] : A(1);
     if (by_row && g.row_dgamma != nullptr) AddRowParams(x, dy, tile.width, g, r);
     StoreColumns<stream>(
@@ -283,16 +284,16 @@ NV_NORMS_INLINE void TileInputGradientAs(const ColumnTile<T>& tile, const T* dy_
 }
 
 template <typename T>
-void TileInputGradient(const ColumnTile<T>& tile, const T* dy,
+void TileInputGradient(const ColumnTile<T>& tile, const T* dy, int64_t dy_step,
                        const ColumnGradient<ComputedIn<T>>& gradient, bool stream, T* dx,
                        int64_t dx_step) {
   const bool by_row = gradient.row_gamma != nullptr;
   if (stream) {
-    by_row ? TileInputGradientAs<true, true>(tile, dy, gradient, dx, dx_step)
-           : TileInputGradientAs<true, false>(tile, dy, gradient, dx, dx_step);
+    by_row ? TileInputGradientAs<true, true>(tile, dy, dy_step, gradient, dx, dx_step)
+           : TileInputGradientAs<true, false>(tile, dy, dy_step, gradient, dx, dx_step);
   } else {
-    by_row ? TileInputGradientAs<false, true>(tile, dy, gradient, dx, dx_step)
-           : TileInputGradientAs<false, false>(tile, dy, gradient, dx, dx_step);
+    by_row ? TileInputGradientAs<false, true>(tile, dy, dy_step, gradient, dx, dx_step)
+           : TileInputGradientAs<false, false>(tile, dy, dy_step, gradient, dx, dx_step);
   }
 }
 

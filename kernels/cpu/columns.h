@@ -169,6 +169,42 @@ class ColumnCut {
   bool room_ahead_ = false;
 };
 
+// Tiles of a tensor. All rows of a strip are read into a buffer at once, where it is packed or of
+// another type than T, so that they are converted once and not for each reading.
+template <typename T>
+class TileReader {
+ public:
+  TileReader(const ColumnCut& cut, const Reader<T>& reader) : cut_(cut), reader_(reader) {}
+  bool in_place() const { return reader_.in_place(); }
+
+  // What is read next are tiles of the strip of `rows` rows that begins with this one.
+  void BeginStrip(const Tile& first, int64_t rows) {
+    if (in_place() && !cut_.packed()) return;
+    first_ = first;
+    if (cut_.strips() == 1) {
+      strip_ = reader_.Get(first.offset, rows * (cut_.columns() / cut_.copies()));
+      step_ = cut_.columns();
+    } else {
+      strip_ = reader_.GetTile(first.offset, rows, first.width, cut_.columns(), true, &step_);
+    }
+  }
+
+  const T* Get(const Tile& tile, int64_t* step) {
+    if (strip_ == nullptr) {
+      return reader_.GetTile(tile.offset, tile.rows, tile.width, cut_.columns(), false, step);
+    }
+    *step = step_;
+    return strip_ + (step_ == cut_.columns() ? tile.offset - first_.offset : tile.s * step_);
+  }
+
+ private:
+  const ColumnCut& cut_;
+  Reader<T> reader_;
+  Tile first_;
+  const T* strip_ = nullptr;
+  int64_t step_ = 0;
+};
+
 // The parameters of all channels where they do not vary along s, else of all rows.
 template <typename A>
 std::vector<A> ParamsInOrder(const ColumnLayout& layout, const Params<A>& params, A absent) {

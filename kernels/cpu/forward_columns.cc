@@ -64,11 +64,11 @@ class Columns {
 
   // What a thread has of its own.
   struct Task {
-    explicit Task(const Columns& of) : x(of.x_), y(of.y_), scratch(3 * Padded(of.cut_.width())) {}
-    Reader<T> x;
+    explicit Task(const Columns& of)
+        : x(of.cut_, of.x_), y(of.y_), scratch(3 * Padded(of.cut_.width())) {}
+    TileReader<T> x;
     Writer<T> y;
     std::vector<A> scratch;
-    const T* strip = nullptr;  // all rows of one, where strips are packed
   };
 
   // The samples of one wave, or a strip of one.
@@ -107,11 +107,7 @@ class Columns {
     // next: where the strip begins that comes after this one.
     void RunStrip(int64_t n, int64_t strip, int64_t next, Task* task) {
       const Tile first = cut_.StripAt(n, strip);
-      if (cut_.packed()) {
-        int64_t step;
-        task->strip =
-            task->x.GetTile(first.offset, of_.layout_.s, first.width, cut_.columns(), true, &step);
-      }
+      task->x.BeginStrip(first, of_.layout_.s);
       for (int64_t slab = 0; slab < cut_.slabs(); ++slab) {
         SumTile(cut_.At(n, 0, slab, strip), task);
       }
@@ -130,12 +126,7 @@ class Columns {
       ColumnTile<T> out;
       out.rows = tile.rows;
       out.width = tile.width;
-      if (task->strip != nullptr) {
-        out.x = task->strip + tile.s * tile.width;
-        out.step = tile.width;
-        return out;
-      }
-      out.x = task->x.GetTile(tile.offset, tile.rows, tile.width, cut_.columns(), false, &out.step);
+      out.x = task->x.Get(tile, &out.step);
       return out;
     }
 

@@ -126,10 +126,10 @@ struct Kernels {
                          T* y, int64_t y_step);
   // Of each column, with e = x - about, w = dy * row_gamma (dy where that is null): sums[0] =
   // sum(e), sums[width] = sum(w), sums[2 * width] = sum(w * e). scratch: 3 * Padded(width) numbers.
-  void (*tile_gradient_sums)(const ColumnTile<T>& tile, const T* dy, const A* about,
-                             const A* row_gamma, A* scratch, double* sums);
-  // dy has the tile's step; dx_step = 0: nobody wants dx.
-  void (*tile_input_gradient)(const ColumnTile<T>& tile, const T* dy,
+  void (*tile_gradient_sums)(const ColumnTile<T>& tile, const T* dy, int64_t dy_step,
+                             const A* about, const A* row_gamma, A* scratch, double* sums);
+  // dx_step = 0: nobody wants dx.
+  void (*tile_input_gradient)(const ColumnTile<T>& tile, const T* dy, int64_t dy_step,
                               const ColumnGradient<A>& gradient, bool stream, T* dx,
                               int64_t dx_step);
 
