@@ -142,8 +142,16 @@ def test_every_layout_and_type(case: tuple, dtype: np.dtype, rng: np.random.Gene
     check(case, rng, (dtype, dtype, param_type))
 
 
+# the last two: strips of channels, through a buffer
 @pytest.mark.parametrize("types", MIXED, ids=str)
-@pytest.mark.parametrize("case", CASES[3::3], ids=named)
+@pytest.mark.parametrize(
+    "case",
+    [
+        *CASES[3::3],
+        ({"groups": 32, "channels_last": True}, (8, 400, 1024)), ({"axis": [1]}, (8, 400, 1024)),
+    ],
+    ids=named,
+)  # fmt: skip
 def test_mixed_types(case: tuple, types: tuple, rng: np.random.Generator) -> None:
     check(case, rng, types)
 
