@@ -262,7 +262,7 @@ LINES = [
         one_norm_used_twice,
         {"layer_norm": 2},
         _X,
-        partial="dbeta is the sum of one sum of both dy",
+        partial="dx of the second is not found beside that of the first",
     ),
     Line("context.stacked", stacked, {"layer_norm": 3}, _X, more=_MORE),
     Line("context.pre_norm_block", pre_norm_block, {"layer_norm": 2}, _X, more=_MORE),
