@@ -251,8 +251,8 @@ tensorflow::DataType GraphView::GetType(int node, const char* attr) const {
   return value == nullptr ? tensorflow::DT_INVALID : value->type();
 }
 
-int GraphView::AddNode(const tensorflow::NodeDef& def, const std::vector<TensorId>& inputs,
-                       const std::vector<int>& control_inputs, int place_like) {
+int GraphView::AddNode(const tensorflow::NodeDef& def, std::vector<TensorId> inputs,
+                       std::vector<int> control_inputs, int place_like) {
   const int node = num_nodes();
   *graph_->add_node() = def;
   index_[def.name()] = node;

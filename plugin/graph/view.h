@@ -84,9 +84,9 @@ class GraphView {
   tensorflow::DataType GetType(int node, const char* attr) const;
 
   // Adds a node whose data inputs are `inputs`; the caller has filled in everything else.
-  // `place_like` gives its place in order().
-  int AddNode(const tensorflow::NodeDef& def, const std::vector<TensorId>& inputs,
-              const std::vector<int>& control_inputs, int place_like);
+  // `place_like` gives its place in order(). By value: the caller may pass another node's lists.
+  int AddNode(const tensorflow::NodeDef& def, std::vector<TensorId> inputs,
+              std::vector<int> control_inputs, int place_like);
   // Replaces the node's op, attributes, data and control inputs; name and readers stay.
   void ReplaceNode(int node, const tensorflow::NodeDef& def, std::vector<TensorId> inputs,
                    std::vector<int> control_inputs);
