@@ -24,9 +24,12 @@ void Convert(const From* from, int64_t count, To* to) {
           __attribute__((always_inline)) { return LoadPart(from + i, rest, A(0)); });
 }
 
+// Without AVX2 there are neither gathers nor permutations, and rows one by one are computed.
+constexpr bool kTakesShortRows = NV_NORMS_VECTOR_BYTES >= 32;
+
 template <typename T>
 void ForwardRows(const RowForward<T>& task, int64_t begin, int64_t end) {
-  if (AreShort(task.layout, kShortForward)) {
+  if (kTakesShortRows && AreShort(task.layout, kShortForward)) {
     ForwardShortRowBlocks(task, begin, end);
   } else if (task.stream) {
     ForwardRowsAs<true>(task, begin, end);
@@ -39,7 +42,7 @@ void ForwardRows(const RowForward<T>& task, int64_t begin, int64_t end) {
 template <typename T>
 void BackwardRows(const RowBackward<T>& task, int64_t begin, int64_t end, double* dgamma,
                   double* dbeta) {
-  if (AreShort(task.layout, kShortBackward)) {
+  if (kTakesShortRows && AreShort(task.layout, kShortBackward)) {
     BackwardShortRowBlocks(task, begin, end, dgamma, dbeta);
   } else if (task.stream) {
     BackwardRowsAs<true>(task, begin, end, dgamma, dbeta);
