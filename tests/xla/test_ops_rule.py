@@ -22,6 +22,8 @@ TABLE = (
     ("instance_norm", "channels last", 4, False, "", 32, 96**3, 2 * 96**3 * 32, 1.18, "96"),
     ("instance_norm", "channels last", 4, False, "", 256, 24**3, 2 * 24**3 * 256, 0.88, "24"),
     ("group_norm", "channels first", 4, False, "", 16 * 56**2, 16 * 56**2, 10**7, 1.3, "56"),
+    ("rms_norm", "rows", 4, False, "", 512, 512, 512 * 512, 0.95, "512 x 512"),
+    ("rms_norm", "rows", 4, False, "", 512, 512, 65536 * 512, 1.5, "65536 x 512"),
 )
 CPU_TABLE = (
     ("layer_norm", "rows", 4, True, "", 10, 10, 4090, 0.97, "409 x 10"),
@@ -110,6 +112,7 @@ NOT_MEASURED = "nothing like it was measured"
         ("rms_norm", (16384, 768), (-1,), {}, NOT_MEASURED),
         ("layer_norm", (16384, 768), (-1,), {"gradient": "stock"}, "gradient stays"),
         ("layer_norm", (16384, 768), (-1,), {"dtype": "float64"}, NOT_MEASURED),
+        ("rms_norm", (None, 512), (-1,), FORWARD, "0.95 times as fast"),
         ("layer_norm", (None, 768), (-1,), CPU | {"gradient": "stock"}, "gradient stays"),
         ("layer_norm", (8, 768), (-1,), CPU, "0.98 times as fast"),
         ("layer_norm", (400, 12), (-1,), CPU, "0.97 times as fast"),
