@@ -74,6 +74,7 @@ def _distance(got: list[np.ndarray], expected: list[np.ndarray]) -> float:
 
 def measure_model(name: str, mode: str, options: Any) -> list[dict[str, Any]]:
     """A row for each way."""
+    keras.config.set_dtype_policy(options.policy)  # clear_session() resets it
     tasks: dict[str, models.Task] = {}
     for way in options.ways:
         keras.utils.set_random_seed(models.SEED)
@@ -139,7 +140,6 @@ def main() -> None:
     policy = "mixed_float16" if measure.has_gpu() else "float32"
     parser.add_argument("--policy", default=policy)
     options = parser.parse_args()
-    keras.config.set_dtype_policy(options.policy)
     print(measure.heading())
     print(f"policy {options.policy}, {'small' if options.small else 'full'} size; ms a step")
     for name in options.models:

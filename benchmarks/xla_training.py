@@ -75,6 +75,7 @@ class Run:
 
 def measure_model(name: str, options: object) -> list[dict[str, object]]:
     """A row for each way."""
+    keras.config.set_dtype_policy("mixed_float16")  # clear_session() resets it
     runs: dict[str, Run] = {}
     for way in ["stock", *options.xla]:
         weights = runs["stock"].weights if runs else None
@@ -122,7 +123,6 @@ def main() -> None:
     parser.add_argument("--xla", nargs="+", choices=("auto", "all"), default=["auto"])
     options = parser.parse_args()
     options.rounds = options.rounds or 9
-    keras.config.set_dtype_policy("mixed_float16")
     print(measure.heading())
     for name in options.models:
         rows = measure_model(name, options)
