@@ -27,9 +27,9 @@ TABLE = (
     ("rms_norm", "rows", 4, False, "", 512, 512, 65536 * 512, 1.5, "65536 x 512"),
 )
 CPU_TABLE = (
-    ("layer_norm", "rows", 4, True, "", 10, 10, 4090, 0.97, "409 x 10"),
+    ("layer_norm", "rows", 4, True, "", 10, 10, 100_000, 0.97, "10000 x 10"),
     ("layer_norm", "rows", 4, True, "", 10, 10, 4096000, 1.4, "409600 x 10"),
-    ("layer_norm", "rows", 4, True, "", 768, 768, 8 * 768, 0.98, "8 x 768"),
+    ("layer_norm", "rows", 4, True, "", 768, 768, 80 * 768, 0.98, "80 x 768"),
     ("layer_norm", "rows", 4, True, "", 768, 768, 512 * 768, 2.02, "512 x 768"),
     ("layer_norm", "rows", 4, True, "", 1024, 1024, 4096 * 1024, 3.48, "4096 x 1024"),
     ("instance_norm", "channels last", 4, False, "", 48, 64**2, 2 * 64**2 * 48, 1.58, "64"),
@@ -115,9 +115,10 @@ NOT_MEASURED = "nothing like it was measured"
         ("layer_norm", (16384, 768), (-1,), {"dtype": "float64"}, NOT_MEASURED),
         ("rms_norm", (None, 512), (-1,), FORWARD, "0.95 times as fast"),
         ("layer_norm", (None, 768), (-1,), CPU | {"gradient": "stock"}, "gradient stays"),
-        ("layer_norm", (8, 768), (-1,), CPU, "0.98 times as fast"),
-        ("layer_norm", (400, 12), (-1,), CPU, "0.97 times as fast"),
-        ("layer_norm", (1, 10), (-1,), CPU, NOT_MEASURED),
+        ("layer_norm", (80, 768), (-1,), CPU, "0.98 times as fast"),
+        ("layer_norm", (9000, 12), (-1,), CPU, "0.97 times as fast"),
+        ("layer_norm", (65, 768), (-1,), CPU, "fewer than 50000 elements"),
+        ("layer_norm", (1, 10), (-1,), CPU, "fewer than 50000 elements"),
         ("layer_norm", (512, 768), (-1,), CPU | HALF, NOT_MEASURED),
         ("layer_norm", (512, 768), (-1,), CPU | {"producer": "AddV2"}, NOT_MEASURED),
         ("layer_norm", (None, 64), (-1,), CPU | {"gradient": ""}, NOT_MEASURED),
@@ -172,6 +173,9 @@ def test_each_measured_case_decides_itself(device: str, m: _xla_rule.Measured) -
         device_type=device,
     )
     by_channel = m.layout != "rows"
+    if device == "CPU" and m.elements < 50_000:
+        assert "fewer than" in why
+        return
     assert (why == "") == (m.speedup >= (1.15 if by_channel and device == "GPU" else 1.05)), why
     assert not why or f"{m.speedup:.2f} times" in why
 
