@@ -132,7 +132,7 @@ def why_left(norm: Norm) -> str:
     case = _case(norm)
     least = _LEAST_ELEMENTS[case.device]
     if case.elements < least:
-        return f"with fewer than {least} elements the time on a {case.device} is that of the call"
+        return f"fewer than {least} elements: inside XLA on a {case.device} calls take that time"
     nearest = _nearest(case, (Measured(*line) for line in MEASURED[case.device]))
     if nearest is None:
         return f"nothing like it was measured inside XLA on a {case.device} ({_described(case)})"
