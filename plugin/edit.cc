@@ -4,6 +4,7 @@
 
 #include "plugin/edit_steps.h"
 #include "plugin/graph/constants.h"
+#include "plugin/recognizer/ops.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 
@@ -13,16 +14,12 @@ namespace {
 using tensorflow::DataType;
 using tensorflow::NodeDef;
 
-bool IsView(const std::string& op) {
-  return op == "Reshape" || op == "ExpandDims" || op == "Squeeze" || op == "Identity";
-}
-
 // The op takes a parameter in any shape, and widens it itself: look behind such views.
 TensorId BehindViews(const GraphView& view, TensorId tensor) {
   while (true) {
     const int node = tensor.node;
     if (!view.control_inputs(node).empty()) return tensor;
-    if (!IsWideningCast(view, node) && !IsView(view.op(node))) return tensor;
+    if (!IsWideningCast(view, node) && !IsPlainView(view.op(node))) return tensor;
     tensor = view.inputs(node)[0];
   }
 }

@@ -28,6 +28,13 @@ void SetType(NodeDef* def, const char* attr, DataType type) {
   (*def->mutable_attr())[attr].set_type(type);
 }
 
+void SetInput(GraphView* view, int node, int slot, TensorId tensor) {
+  const NodeDef def = view->def(node);
+  std::vector<TensorId> inputs = view->inputs(node);
+  inputs[slot] = tensor;
+  view->ReplaceNode(node, def, inputs, view->control_inputs(node));
+}
+
 namespace {
 
 NodeDef ReshapeDef(const NodeDef& like, DataType type, DataType shape_type) {

@@ -20,6 +20,9 @@ void CopyPlacement(const tensorflow::NodeDef& from, tensorflow::NodeDef* to);
 
 void SetType(tensorflow::NodeDef* def, const char* attr, tensorflow::DataType type);
 
+// Makes a node read `tensor` in this slot.
+void SetInput(GraphView* view, int node, int slot, TensorId tensor);
+
 // Adds what a node waits for, each once.
 void AddControls(const GraphView& view, int node, std::vector<int>* controls);
 

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "plugin/casts.h"
+#include "plugin/casts/take_in.h"
 #include "plugin/edit.h"
 #include "plugin/edit_steps.h"
 #include "plugin/graph/accumulation.h"

@@ -125,18 +125,20 @@ std::optional<IntTensor> Inverse(const IntTensor& order) {
 }  // namespace
 
 bool IsFloat(DataType dtype) {
-  return dtype == tensorflow::DT_HALF || dtype == tensorflow::DT_BFLOAT16 ||
-         dtype == tensorflow::DT_FLOAT || dtype == tensorflow::DT_DOUBLE;
+  return IsNarrow(dtype) || dtype == tensorflow::DT_FLOAT || dtype == tensorflow::DT_DOUBLE;
 }
 
 bool IsInt(DataType dtype) {
   return dtype == tensorflow::DT_INT32 || dtype == tensorflow::DT_INT64;
 }
 
+bool IsNarrow(DataType dtype) {
+  return dtype == tensorflow::DT_HALF || dtype == tensorflow::DT_BFLOAT16;
+}
+
 bool IsWideningCast(const GraphView& view, int node) {
-  if (view.op(node) != "Cast" || view.GetType(node, "DstT") != tensorflow::DT_FLOAT) return false;
-  const DataType from = view.GetType(node, "SrcT");
-  return from == tensorflow::DT_HALF || from == tensorflow::DT_BFLOAT16;
+  return view.op(node) == "Cast" && view.GetType(node, "DstT") == tensorflow::DT_FLOAT &&
+         IsNarrow(view.GetType(node, "SrcT"));
 }
 
 std::optional<double> FloatSplat(const GraphView& view, int node) {

@@ -14,8 +14,9 @@ struct IntTensor {
   std::vector<int64_t> values;
 };
 
-bool IsFloat(tensorflow::DataType dtype);  // half, bfloat16, float32, float64
-bool IsInt(tensorflow::DataType dtype);    // int32, int64
+bool IsFloat(tensorflow::DataType dtype);   // half, bfloat16, float32, float64
+bool IsInt(tensorflow::DataType dtype);     // int32, int64
+bool IsNarrow(tensorflow::DataType dtype);  // half, bfloat16
 
 // A Cast from half or bfloat16 to float32, which loses nothing.
 bool IsWideningCast(const GraphView& view, int node);

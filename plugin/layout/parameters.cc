@@ -26,13 +26,6 @@ bool IsOrderKeepingTranspose(const GraphView& view, const Shapes& shapes, int no
   return view.op(node) == "Transpose" && MovesNothing(view, shapes, node);
 }
 
-void SetInput(GraphView* view, int node, int slot, TensorId tensor) {
-  const tensorflow::NodeDef def = view->def(node);
-  std::vector<TensorId> inputs = view->inputs(node);
-  inputs[slot] = tensor;
-  view->ReplaceNode(node, def, inputs, view->control_inputs(node));
-}
-
 // gamma and beta.
 void BypassBefore(GraphView* view, const Shapes& shapes, int norm, std::vector<int>* unread) {
   const int first = view->def(norm).attr().count("num_dx") > 0 ? 2 : 1;

@@ -230,7 +230,7 @@ std::optional<Value> Interpreter::LikeOthers(TensorId tensor,
 // count of elements is the reciprocal of a product of the root's sizes (or twice that), rounded.
 double Interpreter::Unrounded(int node, double constant) {
   const tensorflow::DataType dtype = view_.GetType(node, "dtype");
-  if (dtype != tensorflow::DT_HALF && dtype != tensorflow::DT_BFLOAT16) return constant;
+  if (!IsNarrow(dtype)) return constant;
   const auto rounded = [dtype](double value) {
     const float wide = static_cast<float>(value);
     return static_cast<double>(dtype == tensorflow::DT_HALF

@@ -86,6 +86,10 @@ bool IsPure(const std::string& op) {
   return ClassOf(op) != OpClass::kOpaque || kShapeOps->count(op) > 0;
 }
 
+bool IsPlainView(const std::string& op) {
+  return op == "Identity" || op == "Reshape" || op == "ExpandDims" || op == "Squeeze";
+}
+
 bool IsSum(const std::string& op) {
   return op == "AddV2" || op == "AddN" || op == "Add" || op == "Sub";
 }

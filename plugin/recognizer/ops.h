@@ -21,6 +21,9 @@ OpClass ClassOf(const std::string& op);
 // Whether an op has no state and no effect, as far as we know it.
 bool IsPure(const std::string& op);
 
+// Views that keep the order and the type of the elements: Identity, Reshape, ExpandDims, Squeeze.
+bool IsPlainView(const std::string& op);
+
 // What sums and products are made of (the recognizer flattens them).
 bool IsSum(const std::string& op);      // Add, AddV2, AddN, Sub
 bool IsProduct(const std::string& op);  // Mul, RealDiv

@@ -105,8 +105,7 @@ bool OutputCheck::LosesRounding(TensorId y) const {
   bool widened = false;
   while (ClassOf(near_.view.op(node)) == OpClass::kView) {
     if (near_.view.op(node) == "Cast") {
-      const auto to = near_.view.GetType(node, "DstT");
-      const bool narrow = to == tensorflow::DT_HALF || to == tensorflow::DT_BFLOAT16;
+      const bool narrow = IsNarrow(near_.view.GetType(node, "DstT"));
       if (narrow && widened) return true;
       widened = widened || !narrow;
     }

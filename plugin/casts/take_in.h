@@ -1,5 +1,5 @@
-#ifndef NV_NORMS_PLUGIN_CASTS_H_
-#define NV_NORMS_PLUGIN_CASTS_H_
+#ifndef NV_NORMS_PLUGIN_CASTS_TAKE_IN_H_
+#define NV_NORMS_PLUGIN_CASTS_TAKE_IN_H_
 
 #include <functional>
 
@@ -29,4 +29,4 @@ bool WouldTakeInCasts(GraphView* view, const std::function<bool(int)>& nodes,
 
 }  // namespace nv_norms
 
-#endif  // NV_NORMS_PLUGIN_CASTS_H_
+#endif  // NV_NORMS_PLUGIN_CASTS_TAKE_IN_H_
