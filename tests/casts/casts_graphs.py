@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+import fused_graphs
 import nv_norms_rewriter
 import oracle as formulas
-from nv_norms_rewriter import _library
+from fused_graphs import EPSILON
 
 v1 = tf.compat.v1
-EPSILON = 1e-3
 SHAPE = (3, 4, 5, 8)
 GROUPS = 2
 KINDS = ("layer", "rms", "instance", "group")
@@ -22,62 +22,7 @@ TYPES = ("T", "Y", "out_type", "dx_type", "param_type")
 
 
 def placeholder(name: str, shape: Sequence[int | None] | None = SHAPE, dtype=tf.float32):
-    return v1.placeholder(dtype, shape, name=name)
-
-
-def _attributes(kind: str) -> dict:
-    if kind in ("instance", "group"):
-        groups = {"groups": GROUPS} if kind == "group" else {}
-        return {"data_format": "N...C", **groups}
-    return {"axis": [-1]}
-
-
-def norm(kind: str, x, gamma, beta, out_type=None, name=None):
-    """y, mean and rstd; RMS norm without mean."""
-    ops = _library.ops()
-    call = {
-        "layer": ops.fused_layer_norm,
-        "rms": ops.fused_rms_norm,
-        "instance": ops.fused_instance_norm,
-        "group": ops.fused_group_norm,
-    }[kind]
-    wide = tf.float64 if x.dtype == tf.float64 else tf.float32
-    return call(
-        x=x,
-        scale=[gamma],
-        offset=[beta],
-        out_type=out_type or x.dtype,
-        U=wide,
-        epsilon=EPSILON,
-        name=name,
-        **_attributes(kind),
-    )
-
-
-def gradient(kind: str, dy, x, gamma, statistics, dx_type=None, param_type=tf.float32, name=None):
-    """dx, dgamma, dbeta."""
-    ops = _library.ops()
-    call = {
-        "layer": ops.fused_layer_norm_grad,
-        "rms": ops.fused_rms_norm_grad,
-        "instance": ops.fused_instance_norm_grad,
-        "group": ops.fused_group_norm_grad,
-    }[kind]
-    names = ("rstd",) if kind == "rms" else ("mean", "rstd")
-    dx, dgamma, dbeta = call(
-        dy=dy,
-        x=x,
-        scale=[gamma],
-        dx_type=dx_type or x.dtype,
-        param_type=param_type,
-        num_dx=1,
-        num_dscale=1,
-        num_doffset=1,
-        name=name,
-        **dict(zip(names, statistics, strict=True)),
-        **_attributes(kind),
-    )
-    return dx[0], dgamma[0], dbeta[0]
+    return fused_graphs.placeholder(name, shape, dtype)
 
 
 class Expected(NamedTuple):
@@ -120,24 +65,10 @@ def draw(rng: np.random.Generator, shape=SHAPE) -> dict[str, np.ndarray]:
     }
 
 
-def trace(make: Callable[[], object]) -> v1.GraphDef:
-    with tf.Graph().as_default() as graph:
-        make()
-    return graph.as_graph_def()
-
-
 def run(graph: v1.GraphDef, feeds: Mapping[str, np.ndarray], fetches: Sequence[str]) -> list:
-    config = v1.ConfigProto()
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
-    config.graph_options.optimizer_options.opt_level = v1.OptimizerOptions.L0
+    """Of the feeds those that the graph has."""
     there = {node.name for node in graph.node}
-    with tf.Graph().as_default() as imported:
-        tf.import_graph_def(graph, name="")
-        with v1.Session(graph=imported, config=config) as session:
-            return session.run(
-                [f"{name}:0" for name in fetches],
-                {f"{name}:0": value for name, value in feeds.items() if name in there},
-            )
+    return fused_graphs.run(graph, {k: v for k, v in feeds.items() if k in there}, fetches)
 
 
 def casts(graph: v1.GraphDef) -> list[str]:

@@ -7,25 +7,11 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
-from layout_graphs import (
-    EPSILON,
-    NORMS,
-    TO_FIRST,
-    TO_LAST,
-    check,
-    layouts,
-    nodes,
-    norm,
-    norm_grad,
-    oracle,
-    placeholder,
-    to_first,
-    to_last,
-    trace,
-)
+from layout_graphs import NORMS, TO_FIRST, TO_LAST, check, layouts, nodes, oracle, to_first, to_last
 
 import nv_norms_rewriter
 import oracle as formulas
+from fused_graphs import EPSILON, norm, norm_grad, placeholder, trace
 
 SHAPES = {3: (2, 5, 6), 4: (2, 5, 3, 6), 5: (2, 5, 3, 2, 6)}  # channels last
 FIRST = {rank: tuple(np.array(shape)[TO_FIRST[rank]]) for rank, shape in SHAPES.items()}

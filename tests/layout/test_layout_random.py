@@ -8,17 +8,10 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from layout_graphs import (
-    NORMS,
-    norm,
-    placeholder,
-    run,
-    to_first,
-    to_last,
-    transposes,
-)
+from layout_graphs import NORMS, to_first, to_last, transposes
 
 import nv_norms_rewriter
+from fused_graphs import norm, placeholder, run
 
 LAST, FIRST = (2, 3, 4, 6), (2, 6, 3, 4)  # the shape tells the layout
 

@@ -5,20 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from layout_graphs import (
-    check,
-    check_unchanged,
-    norm,
-    oracle,
-    placeholder,
-    run,
-    to_first,
-    to_last,
-    trace,
-    transposes,
-)
+from layout_graphs import check, check_unchanged, oracle, to_first, to_last, transposes
 
 import nv_norms_rewriter
+from fused_graphs import norm, placeholder, run, trace
 
 FIRST, LAST = (2, 6, 5, 3), (2, 5, 3, 6)
 v1 = tf.compat.v1
