@@ -1,4 +1,4 @@
-"""Two replicas on one CPU or GPU: run by test_training_replicas.py in a process of its own."""
+"""Two replicas, on parts of one CPU or GPU or on two GPUs: in a process of their own."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ import nv_norms_rewriter
 def strategy() -> tf.distribute.Strategy:
     """Logical devices must be made before TensorFlow starts."""
     kind = os.environ["REPLICAS_ON"]
+    if kind == "GPUS":
+        return tf.distribute.MirroredStrategy(["GPU:0", "GPU:1"])
     options = {"memory_limit": 1024} if kind == "GPU" else {}
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices(kind)[0],
@@ -33,7 +35,7 @@ def strategy() -> tf.distribute.Strategy:
 def test_fit_under_a_mirrored_strategy(rng, strategy, norm: Norm, policy: str) -> None:
     """Both replicas are in one graph, each on a device of its own, with variables of its own.
 
-    XLA compiles no such graph, fused or not, whose devices are parts of one CPU.
+    XLA compiles no such graph, fused or not: it refuses the other device's variables.
     """
     import keras
 
