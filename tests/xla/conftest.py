@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from traced import SHAPE, Layer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "ops"))  # formulas, support
 
@@ -67,3 +68,18 @@ def every_norm() -> Iterator[None]:
     yield
     options.clear()
     options.update(before)
+
+
+@pytest.fixture
+def layer(rng: np.random.Generator) -> Layer:
+    return Layer(rng, SHAPE[-1])
+
+
+@pytest.fixture
+def x(rng: np.random.Generator) -> tf.Tensor:
+    return tf.constant(rng.normal(1.0, 2.0, SHAPE), tf.float32)
+
+
+@pytest.fixture
+def dy(rng: np.random.Generator) -> tf.Tensor:
+    return tf.constant(rng.normal(size=SHAPE), tf.float32)

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from traced import EPSILON, Layer, found, ops_in
+from traced import EPSILON, SHAPE, Layer, found, ops_in
 
 import nv_norms
 import nv_norms_rewriter
 
-SHAPE = (3, 5, 16)
 HALF = tf.float16
 
 pytestmark = pytest.mark.usefixtures("every_norm")
@@ -24,21 +23,6 @@ def _enabled() -> Iterator[None]:
     nv_norms_rewriter.enable()
     yield
     nv_norms_rewriter.enable()
-
-
-@pytest.fixture
-def layer(rng: np.random.Generator) -> Layer:
-    return Layer(rng, SHAPE[-1])
-
-
-@pytest.fixture
-def x(rng: np.random.Generator) -> tf.Tensor:
-    return tf.constant(rng.normal(5.0, 1.0, SHAPE), tf.float32)
-
-
-@pytest.fixture
-def dy(rng: np.random.Generator) -> tf.Tensor:
-    return tf.constant(rng.normal(size=SHAPE), tf.float32)
 
 
 def by_name(layer: Layer, x: tf.Tensor) -> tf.Tensor:

@@ -9,29 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from traced import EPSILON, Layer, close, found, ops_in
+from traced import EPSILON, SHAPE, Layer, close, found, ops_in
 
 import nv_norms_rewriter
 import oracle
 
 pytestmark = pytest.mark.usefixtures("every_norm")
-
-SHAPE = (3, 5, 17)
-
-
-@pytest.fixture
-def layer(rng: np.random.Generator) -> Layer:
-    return Layer(rng, SHAPE[-1])
-
-
-@pytest.fixture
-def x(rng: np.random.Generator) -> tf.Tensor:
-    return tf.constant(rng.normal(1.0, 2.0, SHAPE), tf.float32)
-
-
-@pytest.fixture
-def dy(rng: np.random.Generator) -> tf.Tensor:
-    return tf.constant(rng.normal(size=SHAPE), tf.float32)
 
 
 def test_forward(layer: Layer, x: tf.Tensor) -> None:

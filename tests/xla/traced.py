@@ -18,9 +18,10 @@ sys.path.insert(0, str(ROOT / "tests" / "python"))
 
 from processes import result  # noqa: E402
 
-__all__ = ["EPSILON", "ROOT", "Layer", "close", "found", "ops_in", "result"]
+__all__ = ["EPSILON", "ROOT", "SHAPE", "Layer", "close", "found", "ops_in", "result"]
 
 EPSILON = 1e-3
+SHAPE = (3, 5, 17)
 
 
 class Layer(tf.Module):
