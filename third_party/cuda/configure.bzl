@@ -4,8 +4,9 @@ None is no error: the libraries are then built for the CPU alone. CUDA_HOME=none
 NV_NORMS_CUDA_ARCHITECTURES ("sm_90,sm_120") takes the place of both lists of architectures below.
 """
 
-# From Turing on; of what nvcc knows. The newest one's PTX covers what comes later.
-_RELEASE = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"]
+# From Turing on; of what nvcc knows. Code for 8.0 runs on 8.6 and 8.9, code for 10.0 on 10.3, for 12.0 on 12.1: there is one
+# for each major version, and Turing's. The newest one's PTX covers what comes later.
+_RELEASE = ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"]
 
 # What a development build is for where the machine has no GPU.
 _DEVELOPMENT = "sm_90"
