@@ -1,0 +1,119 @@
+"""Which of the fusions found in a traced function are left out, and why: their records say so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _options, _trace_graph, _xla_rule
+
+# Ops that only hand their first input on, in another type or shape.
+_VIEWS = frozenset({"Cast", "Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient"})
+
+LEFT = "left_to_xla"
+STOPS = "stops_a_gradient"
+
+
+def stopped(graph: Any, edit: Any, records: list[dict[str, Any]]) -> list[str]:
+    """The fused nodes that are left out because the graph, which may be differentiated after this,
+    has another gradient than they; their records say so."""
+    order = {op: i for i, op in enumerate(graph.get_operations())}
+    groups = [group for group in _groups(records) if group[0]["direction"] == "forward"]
+    outputs = set()
+    for forward, *_ in groups:
+        x, y = (_tensor(graph, forward[key][0]) for key in ("inputs", "outputs"))
+        if x is None or y is None or _trace_graph.stops_gradient(x, y, order):
+            outputs.add(forward["outputs"][0])
+    for group in groups:
+        if group[0]["outputs"][0] in outputs:  # all norms of a sum, of which one does
+            for record in group:
+                why = "a gradient is stopped or replaced on the way from x to y"
+                record.update(fused=False, reason=STOPS, detail=why)
+    return [node.name for output in outputs for node in edit.fused_nodes(output)]
+
+
+def left_to_xla(
+    graph: Any, edit: Any, records: list[dict[str, Any]], device_type: str
+) -> list[str]:
+    """The fused nodes that are left out because XLA does as well; their records say so."""
+    mode = _options.get("xla")
+    left: list[str] = []
+    if mode == "all":
+        return left
+    for group in _groups(records):
+        node = edit.fused_node(group[0])
+        why = "configure(xla='none') leaves every normalization to XLA"
+        if mode != "none":
+            why = _xla_rule.why_left(_norm(graph, group, node, device_type))
+        if why:
+            left.append(node.name)
+            for each in group:
+                if each["fused"]:
+                    each.update(fused=False, reason=LEFT, detail=why)
+    return left
+
+
+def _groups(records: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """What is fused, each forward with its gradients; a gradient may be without its forward."""
+    groups: list[list[dict[str, Any]]] = []
+    for record in records:
+        if record["direction"] == "forward":
+            groups.append([record])
+        elif record["direction"] == "backward":
+            forward = groups[-1][0] if groups else None
+            if forward and forward["inputs"] and forward["inputs"][0] in record["inputs"]:
+                groups[-1].append(record)
+            else:
+                groups.append([record])
+    return [group for group in groups if group[0]["fused"]]
+
+
+def _norm(graph: Any, group: list[dict[str, Any]], node: Any, device_type: str) -> _xla_rule.Norm:
+    record = group[0]
+    if record["direction"] == "forward":
+        x, y = (_tensor(graph, record[key][0]) for key in ("inputs", "outputs"))
+        gradients = [each["fused"] for each in group[1:]]
+    else:  # whose inputs are dy, x, gamma; nobody asks for y
+        x, y, gradients = _tensor(graph, record["inputs"][1]), None, [True]
+    shape = None
+    if x is not None and x.shape.rank is not None:
+        shape = tuple(x.shape.as_list())
+    named = record["device"].rpartition("device:")[2].partition(":")[0]
+    return _xla_rule.Norm(
+        kind=record["kind"],
+        gradient="" if not gradients else "fused" if all(gradients) else "stock",
+        shape=shape,
+        axes=tuple(record["axes"]),
+        data_format=node.attr["data_format"].s.decode() if "data_format" in node.attr else "",
+        groups=node.attr["groups"].i if "groups" in node.attr else 0,
+        dtype={"half": "float16", "float": "float32", "double": "float64"}.get(
+            record["dtype"], record["dtype"]
+        ),
+        device_type=named or device_type,
+        producer=_producer(x),
+        readers=_readers(y),
+    )
+
+
+def _tensor(graph: Any, name: str) -> Any:
+    try:
+        return graph.get_tensor_by_name(_trace_graph.original_name(name))
+    except (KeyError, ValueError):
+        return None
+
+
+def _producer(tensor: Any) -> str:
+    while tensor is not None and tensor.op.type in _VIEWS:
+        tensor = tensor.op.inputs[0]
+    return "" if tensor is None else tensor.op.type
+
+
+def _readers(tensor: Any) -> tuple[str, ...]:
+    types: set[str] = set()
+    waiting = [] if tensor is None else [tensor]
+    while waiting:
+        for op in waiting.pop().consumers():
+            if op.type in _VIEWS:
+                waiting.append(op.outputs[0])
+            else:
+                types.add(op.type)
+    return tuple(sorted(types))

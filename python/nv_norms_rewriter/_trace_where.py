@@ -1,0 +1,89 @@
+"""Which function graphs are rewritten when they are traced, and for which device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _process, _saving
+
+# One of these takes the inverse root in every normalization.
+_ROOTS = frozenset({"Rsqrt", "Sqrt", "Pow", "FusedBatchNormV3"})
+
+
+def is_of_interest(types: set[str]) -> bool:
+    """Whether ops of these types may be a normalization, or a fused one with Casts beside it."""
+    return not types.isdisjoint(_ROOTS) or ("Cast" in types and not types.isdisjoint(_fused_ops()))
+
+
+def _fused_ops() -> frozenset[str]:
+    from . import _trace_graph
+
+    return _trace_graph.FUSED_OPS
+
+
+def where_of(graph: Any) -> str | None:
+    """ "xla" in a function that XLA will compile, "trace" in one that Grappler will not bring to
+    us, None in all others."""
+    if not may_be_edited(graph):
+        return None
+    if _is_compiled(graph):
+        return "xla"
+    held = _process.state()["held"]
+    return "trace" if held and device_type() in held else None
+
+
+def may_be_edited(graph: Any) -> bool:
+    from tensorflow.python.framework import func_graph, ops
+    from tensorflow.python.saved_model import save_context
+
+    if not isinstance(graph, func_graph.FuncGraph):
+        return False
+    # What is traced there is to hold TensorFlow's own ops.
+    if save_context.in_save_context() or _saving.is_raw():
+        return False
+    # A v1 graph is written out with the functions in it.
+    return ops.executing_eagerly_outside_functions()
+
+
+def _is_compiled(graph: Any) -> bool:
+    """Whether the function is traced for XLA on a CPU or GPU.
+
+    Its ops then stand in an XLA context, and so does the graph around it while it is traced. (In
+    the graph around it the call does, too, which is why only certain ops are asked.)
+    """
+    contexts = []
+    outer = graph
+    while outer is not None:
+        contexts.append(outer._get_control_flow_context())
+        outer = getattr(outer, "outer_graph", None)
+    asked = _ROOTS | _fused_ops()
+    contexts += [
+        op._get_control_flow_context() for op in graph.get_operations() if op.type in asked
+    ]
+    return any(_is_xla(context) for context in contexts)
+
+
+def _is_xla(context: Any) -> bool:
+    from tensorflow.python.ops import control_flow_ops
+
+    while context is not None:
+        if context.IsXLAContext():
+            # Contexts for TPUs are of types derived from this one.
+            return type(context) is control_flow_ops.XLAControlFlowContext
+        context = context.outer_context
+    return False
+
+
+def device_type() -> str:
+    """The type of the device on which TensorFlow puts what is traced now if nothing else is said.
+
+    A function may later run on another device; the fused ops run there, too.
+    """
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    name = context.context().device_name or ""
+    named = name.rpartition("device:")[2].partition(":")[0].upper()
+    if named:
+        return named
+    return "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
