@@ -7,8 +7,8 @@ import os
 import numpy as np
 import pytest
 import tensorflow as tf
-from training_norms import FOUR, Norm
-from training_steps import assert_as_close_as_stock, assert_counts, flat, normal
+from training_norms import FOUR, Norm, fit, fit_in_float64
+from training_steps import assert_as_close_as_stock, assert_counts, normal
 
 import nv_norms_rewriter
 
@@ -37,30 +37,15 @@ def test_fit_under_a_mirrored_strategy(rng, strategy, norm: Norm, policy: str) -
 
     XLA compiles no such graph, fused or not: it refuses the other device's variables.
     """
-    import keras
-
     x, target = normal(rng, 8, *norm.shape[1:]), normal(rng, 8, *norm.shape[1:])
     values = norm.parameters(rng)
-
-    def run():
-        with strategy.scope():
-            inputs = keras.Input(x.shape[1:])
-            layer, _ = norm.build(values, policy)
-            outputs = keras.layers.Activation("linear", dtype="float32")(layer(inputs))
-            model = keras.Model(inputs, outputs)
-            model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=False)
-        model.fit(x, target, batch_size=8, epochs=1, verbose=0, shuffle=False)
-        return flat(layer.get_weights())
-
-    with nv_norms_rewriter.disabled():
-        stock = run()
+    with nv_norms_rewriter.disabled(), strategy.scope():
+        stock = fit(norm, values, x, target, policy=policy)
     nv_norms_rewriter.clear_report()
-    fused = run()
-    apart = norm.forward(x, values) - target
-    _, *gradients = norm.backward(2 * apart / apart.size, x, values)
-    exact = [value - gradient for value, gradient in zip(values, gradients, strict=True)]
+    with strategy.scope():
+        fused = fit(norm, values, x, target, policy=policy)
     dtype = np.float32 if policy == "float32" else np.float16
-    assert_as_close_as_stock(stock, fused, exact, dtype=dtype)
+    assert_as_close_as_stock(stock, fused, fit_in_float64(norm, values, x, target), dtype=dtype)
     report = nv_norms_rewriter.report()
     assert_counts(report, {norm.kind: 2}, {norm.kind: 2})
     assert len({record.device for record in report}) == 2

@@ -5,8 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from training_norms import FOUR, TF_KERAS_GROUP, TF_KERAS_LAYER, TF_KERAS_MIDDLE, Norm
-from training_steps import assert_as_close_as_stock, assert_counts, check, flat, normal, spec
+from training_norms import (
+    FOUR,
+    TF_KERAS_GROUP,
+    TF_KERAS_LAYER,
+    TF_KERAS_MIDDLE,
+    Norm,
+    fit,
+    fit_in_float64,
+)
+from training_steps import assert_as_close_as_stock, assert_counts, check, normal, spec
 
 import nv_norms_rewriter
 
@@ -128,30 +136,16 @@ def test_loss_scaling_in_mixed_precision(rng, norm: Norm) -> None:
     check(make, [x, dy], exact, {norm.kind: 1}, {norm.kind: 1}, **options)
 
 
-def _check_fit(rng, norm: Norm, samples: int, keras, **options) -> None:
-    """Two batches of gradient descent by a model of one norm, in `keras` or `tf_keras`."""
+def _check_fit(rng, norm: Norm, samples: int, library: str) -> None:
+    """Two batches by a model of one norm, in `keras` or `tf_keras`."""
     x, target = (normal(rng, samples, *norm.shape[1:]) for _ in range(2))
     values = norm.parameters(rng)
-
-    def run():
-        inputs = keras.Input(x.shape[1:])
-        layer, variables = norm.build(values)
-        model = keras.Model(inputs, layer(inputs))
-        model.compile(keras.optimizers.SGD(1.0), "mse", **options)
-        model.fit(x, target, batch_size=4, epochs=1, verbose=0, shuffle=False)
-        return flat(variables)
-
+    options = {"batch_size": 4, "library": library}
     with nv_norms_rewriter.disabled():
-        stock = run()
+        stock = fit(norm, values, x, target, **options)
     nv_norms_rewriter.clear_report()
-    fused = run()
-    exact = [np.float64(value) for value in values]
-    for start in range(0, samples, 4):
-        part = slice(start, start + 4)
-        apart = norm.forward(x[part], exact) - target[part]
-        _, *gradients = norm.backward(2 * apart / apart.size, x[part], exact)
-        exact = [value - g for value, g in zip(exact, gradients, strict=True)]
-    assert_as_close_as_stock(stock, fused, exact)
+    fused = fit(norm, values, x, target, **options)
+    assert_as_close_as_stock(stock, fused, fit_in_float64(norm, values, x, target, 4))
     assert_counts(nv_norms_rewriter.report(), {norm.kind: 1}, {norm.kind: 1})
 
 
@@ -162,9 +156,7 @@ SAMPLES = pytest.mark.parametrize("samples", [8, 6], ids=["whole batches", "ragg
 @SAMPLES
 def test_fit(rng, norm: Norm, samples: int) -> None:
     """Keras 3, without XLA; the batch's size is known if it divides the number of samples."""
-    import keras
-
-    _check_fit(rng, norm, samples, keras, jit_compile=False)
+    _check_fit(rng, norm, samples, "keras")
 
 
 @pytest.mark.parametrize(
@@ -172,6 +164,4 @@ def test_fit(rng, norm: Norm, samples: int) -> None:
 )
 @SAMPLES
 def test_fit_of_tf_keras(rng, norm: Norm, samples: int) -> None:
-    import tf_keras
-
-    _check_fit(rng, norm, samples, tf_keras)
+    _check_fit(rng, norm, samples, "tf_keras")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
-from training_steps import normal
+from training_steps import flat, normal
 
 import oracle
 
@@ -106,6 +107,46 @@ class Norm:
         view = x.reshape(*x.shape[:channel], *split, *x.shape[channel + 1 :])
         reduced = tuple(a for a in range(1, view.ndim) if a != channel)
         return view, reduced, (channel, channel + 1)
+
+
+def fit(
+    norm: Norm,
+    values: Sequence[np.ndarray],
+    x: np.ndarray,
+    target: np.ndarray,
+    *,
+    policy: str = "float32",
+    batch_size: int = 8,
+    library: str = "keras",
+    jit_compile: bool = False,
+) -> list[np.ndarray]:
+    """The parameters after an epoch of plain gradient descent (the rate is 1) on the mean square
+    error of a model of this norm alone; what comes out of it is cast to float32."""
+    keras = importlib.import_module(library)
+    inputs = keras.Input(x.shape[1:])
+    layer, _ = norm.build(values, policy)
+    outputs = keras.layers.Activation("linear", dtype="float32")(layer(inputs))
+    model = keras.Model(inputs, outputs)
+    model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=jit_compile)
+    model.fit(x, target, batch_size=batch_size, epochs=1, verbose=0, shuffle=False)
+    return flat(layer.get_weights())
+
+
+def fit_in_float64(
+    norm: Norm,
+    values: Sequence[np.ndarray],
+    x: np.ndarray,
+    target: np.ndarray,
+    batch_size: int = 8,
+) -> list[np.ndarray]:
+    """What `fit` returns, by the formulas."""
+    exact = [np.float64(value) for value in values]
+    for start in range(0, len(x), batch_size):
+        part = slice(start, start + batch_size)
+        apart = norm.forward(x[part], exact) - target[part]
+        _, *gradients = norm.backward(2 * apart / apart.size, x[part], exact)
+        exact = [value - gradient for value, gradient in zip(exact, gradients, strict=True)]
+    return exact
 
 
 def _keras(name: str, shape: tuple[int, ...], **options):
