@@ -14,16 +14,6 @@ namespace {
 using tensorflow::DataType;
 using tensorflow::NodeDef;
 
-// The op takes a parameter in any shape, and widens it itself: look behind such views.
-TensorId BehindViews(const GraphView& view, TensorId tensor) {
-  while (true) {
-    const int node = tensor.node;
-    if (!view.control_inputs(node).empty()) return tensor;
-    if (!IsWideningCast(view, node) && !IsPlainView(view.op(node))) return tensor;
-    tensor = view.inputs(node)[0];
-  }
-}
-
 NodeDef FusedDef(const GraphView& view, const Shapes& shapes, const ForwardMatch& match,
                  TensorId gamma, TensorId beta, DataType parameter_type) {
   const DataType x_type = shapes.Get(match.x).dtype;
@@ -113,7 +103,8 @@ Reason CheckForward(const GraphView& view, const Shapes& shapes, const ForwardMa
 }
 
 int AddLoneForward(GraphView* view, Shapes* shapes, const ForwardMatch& match) {
-  const TensorId gamma = match.gamma.valid() ? BehindViews(*view, match.gamma) : TensorId();
+  const TensorId gamma =
+      match.gamma.valid() ? ParameterBehindViews(*view, match.gamma) : TensorId();
   const DataType parameter_type = gamma.valid() ? shapes->Get(gamma).dtype : tensorflow::DT_FLOAT;
   NodeDef def = FusedDef(*view, *shapes, match, gamma, TensorId(), parameter_type);
   const TensorInfo y_info = shapes->Get(match.x);
@@ -130,8 +121,8 @@ int AddLoneForward(GraphView* view, Shapes* shapes, const ForwardMatch& match) {
 
 int ApplyForward(GraphView* view, Shapes* shapes, const ForwardMatch& match,
                  const std::function<bool(int)>& keep) {
-  TensorId gamma = match.gamma.valid() ? BehindViews(*view, match.gamma) : TensorId();
-  TensorId beta = match.beta.valid() ? BehindViews(*view, match.beta) : TensorId();
+  TensorId gamma = match.gamma.valid() ? ParameterBehindViews(*view, match.gamma) : TensorId();
+  TensorId beta = match.beta.valid() ? ParameterBehindViews(*view, match.beta) : TensorId();
   DataType parameter_type = tensorflow::DT_FLOAT;
   if (gamma.valid() && beta.valid()) {
     const DataType of_gamma = shapes->Get(gamma).dtype, of_beta = shapes->Get(beta).dtype;

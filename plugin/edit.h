@@ -28,8 +28,14 @@ int AddLoneForward(GraphView* view, Shapes* shapes, const ForwardMatch& match);
 // forward is edited.
 Reason CheckBackward(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
                      const BackwardMatch& backward);
-void ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forward,
-                   const BackwardMatch& backward, int fused, const std::function<bool(int)>& keep);
+// Returns dx, as far as it is wanted.
+TensorId ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forward,
+                       const BackwardMatch& backward, int fused,
+                       const std::function<bool(int)>& keep);
+
+// Tells a gradient that is still to be applied that the terms of another in the same sum are `dx`
+// now.
+void PutBeside(const BackwardMatch& applied, TensorId dx, BackwardMatch* later);
 
 }  // namespace nv_norms
 

@@ -42,7 +42,7 @@ int ParameterRank(const ForwardMatch& forward) {
 }
 
 NodeDef GradientDef(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
-                    const BackwardMatch& backward, int fused, int place) {
+                    const BackwardMatch& backward, TensorId gamma, int fused, int place) {
   NodeDef def;
   def.set_op(std::string(OpName(forward)) + "Grad");
   def.set_name(view.UniqueName(view.name(place) + "/" + def.op()));
@@ -53,6 +53,7 @@ NodeDef GradientDef(const GraphView& view, const Shapes& shapes, const ForwardMa
     auto found = view.def(fused).attr().find(name);
     if (found != view.def(fused).attr().end()) attr[name] = found->second;
   }
+  if (gamma.valid()) SetType(&def, "P", shapes.Get(gamma).dtype);
   SetType(&def, "Y", shapes.Get(backward.dy).dtype);
   SetType(&def, "dx_type", shapes.Get(backward.dx.valid() ? backward.dx : forward.x).dtype);
   const TensorId parameter = backward.dgamma.valid() ? backward.dgamma : backward.dbeta;
@@ -102,7 +103,8 @@ Reason CheckBackward(const GraphView& view, const Shapes& shapes, const ForwardM
   for (int node : backward.core) {
     if (view.def(node).device() != device) return Reason::kOtherDevice;
   }
-  for (TensorId tensor : {backward.dy, backward.dx, backward.dgamma, backward.dbeta}) {
+  for (TensorId tensor :
+       {backward.dy, backward.dx, backward.dgamma, backward.dbeta, backward.gamma}) {
     if (tensor.valid() && !IsFloat(shapes.Get(tensor).dtype)) return Reason::kUnsupportedType;
   }
   const TensorInfo& dx = shapes.Get(backward.dx.valid() ? backward.dx : forward.x);
@@ -116,7 +118,7 @@ Reason CheckBackward(const GraphView& view, const Shapes& shapes, const ForwardM
   // The fused gradient reads dy and the fused forward, which reads x, gamma and beta and waits for
   // what its nodes waited for; none of these may come from what the gradient gives.
   const std::unordered_set<int> outputs = OutputNodes(backward);
-  for (TensorId tensor : {backward.dy, forward.x, forward.gamma, forward.beta}) {
+  for (TensorId tensor : {backward.dy, forward.x, forward.gamma, forward.beta, backward.gamma}) {
     if (tensor.valid() && view.DependsOn(tensor.node, outputs)) return Reason::kNoGradient;
   }
   for (int node : forward.core) {
@@ -127,10 +129,16 @@ Reason CheckBackward(const GraphView& view, const Shapes& shapes, const ForwardM
   return Reason::kNone;
 }
 
-void ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forward,
-                   const BackwardMatch& backward, int fused, const std::function<bool(int)>& keep) {
+TensorId ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forward,
+                       const BackwardMatch& backward, int fused,
+                       const std::function<bool(int)>& keep) {
   const int place = Place(*view, backward);
-  const NodeDef def = GradientDef(*view, *shapes, forward, backward, fused, place);
+  TensorId gamma;
+  if (backward.gamma.valid()) {
+    gamma = backward.gamma == forward.gamma ? view->inputs(fused)[1]
+                                            : ParameterBehindViews(*view, backward.gamma);
+  }
+  const NodeDef def = GradientDef(*view, *shapes, forward, backward, gamma, fused, place);
   const bool merged = !forward.problem.merged_shape.empty();
   std::vector<TensorId> inputs = {backward.dy, view->inputs(fused)[0]};
   if (merged) {
@@ -138,7 +146,7 @@ void ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forward,
   } else if (backward.reshape_dy) {
     inputs[0] = AddReshapeLike(view, shapes, backward.dy, forward.x, place);
   }
-  if (forward.gamma.valid()) inputs.push_back(view->inputs(fused)[1]);
+  if (gamma.valid()) inputs.push_back(gamma);
   inputs.push_back({fused, 1});
   if (forward.problem.kind != Kind::kRmsNorm) inputs.push_back({fused, 2});
 
@@ -156,10 +164,11 @@ void ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forward,
   controls.erase(std::remove_if(controls.begin(), controls.end(), comes_later), controls.end());
   const int gradient = view->AddNode(def, inputs, controls, place);
   int port = 0;
+  TensorId dx;
   if (backward.dx.valid()) {
     const TensorInfo info = shapes->Get(backward.dx);
     shapes->Set(gradient, {info});
-    TensorId dx{gradient, port++};
+    dx = {gradient, port++};
     const int node = backward.dx.node;
     const bool last = backward.parts.empty();
     if (merged || backward.reshape_dx) {
@@ -181,6 +190,15 @@ void ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forward,
     PutParameter(view, shapes, {gradient, port++}, backward.dbeta, backward.dbeta_shape, rank);
   }
   RemoveUnread(view, read, keep);
+  return dx;
+}
+
+void PutBeside(const BackwardMatch& applied, TensorId dx, BackwardMatch* later) {
+  if (applied.terms.empty() || later->dx != applied.dx) return;
+  for (const Part& term : applied.terms) {
+    later->parts.erase(std::find(later->parts.begin(), later->parts.end(), term));
+  }
+  later->parts.push_back({dx, /*inverted=*/false});
 }
 
 }  // namespace nv_norms

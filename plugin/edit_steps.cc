@@ -35,6 +35,15 @@ void SetInput(GraphView* view, int node, int slot, TensorId tensor) {
   view->ReplaceNode(node, def, inputs, view->control_inputs(node));
 }
 
+TensorId ParameterBehindViews(const GraphView& view, TensorId tensor) {
+  while (true) {
+    const int node = tensor.node;
+    if (!view.control_inputs(node).empty()) return tensor;
+    if (!IsWideningCast(view, node) && !IsPlainView(view.op(node))) return tensor;
+    tensor = view.inputs(node)[0];
+  }
+}
+
 namespace {
 
 NodeDef ReshapeDef(const NodeDef& like, DataType type, DataType shape_type) {

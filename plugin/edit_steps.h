@@ -23,6 +23,9 @@ void SetType(tensorflow::NodeDef* def, const char* attr, tensorflow::DataType ty
 // Makes a node read `tensor` in this slot.
 void SetInput(GraphView* view, int node, int slot, TensorId tensor);
 
+// The ops take a parameter in any shape, and widen it themselves: what is behind such views.
+TensorId ParameterBehindViews(const GraphView& view, TensorId tensor);
+
 // Adds what a node waits for, each once.
 void AddControls(const GraphView& view, int node, std::vector<int>* controls);
 

@@ -29,7 +29,8 @@
 namespace nv_norms {
 namespace {
 
-// Norms that share their moments may stand in one sum; each round fuses one of them.
+// Norms that share their moments may stand in one sum, or one may hide another from the search;
+// each round fuses one of them at least.
 constexpr int kMaxRounds = 8;
 
 bool OnDevice(const std::string& device, const std::string& device_type) {
@@ -50,6 +51,7 @@ class Remapper {
            std::vector<Record>* records)
       : view_(view), shapes_(shapes), options_(options), records_(records) {
     keep_ = [this](int node) { return options_.preserve.count(view_->name(node)) > 0; };
+    keep_with_parameters_ = [this](int node) { return keep_(node) || parameters_.count(node) > 0; };
   }
 
   bool Run(const std::vector<int>& anchors) {
@@ -60,10 +62,11 @@ class Remapper {
     bool changed = false;
     for (int anchor : anchors) {
       std::set<int> settled;
+      Outcome before = Outcome::kFusedAPart;
       for (int round = 0; round < kMaxRounds && view_->alive(anchor); ++round) {
-        const Outcome outcome = FuseAt(anchor, /*first=*/round == 0, &settled);
-        changed = changed || outcome != Outcome::kNothing;
-        if (outcome != Outcome::kFusedAPart) break;
+        before = FuseAt(anchor, /*first=*/round == 0, before, &settled);
+        changed = changed || before != Outcome::kNothing;
+        if (before == Outcome::kNothing) break;
       }
     }
     return changed;
@@ -72,7 +75,9 @@ class Remapper {
  private:
   enum class Outcome { kNothing, kFused, kFusedAPart };
 
-  Outcome FuseAt(int anchor, bool first, std::set<int>* settled) {
+  // `before`: what came of the round before. Where no part was left, there may be another norm with
+  // a gamma or beta of its own; what has none is xhat, which a gradient that stays may read.
+  Outcome FuseAt(int anchor, bool first, Outcome before, std::set<int>* settled) {
     Reason reason = Reason::kNotANormalization;
     const auto meanings = FindStatistics(*view_, *shapes_, anchor, &reason);
     if (first && AlreadyFused(meanings)) return Outcome::kNothing;
@@ -80,7 +85,15 @@ class Remapper {
       Reason why_not = Reason::kNone;
       const auto matches = FindForward(*view_, *shapes_, statistics, keep_, settled, &why_not);
       Outcome outcome = Outcome::kNothing;
+      // One match may name another's gamma as its own, as both read one variable.
       for (const ForwardMatch& match : matches) {
+        for (TensorId tensor : {match.gamma, match.beta}) {
+          if (tensor.valid()) parameters_.insert(tensor.node);
+        }
+      }
+      for (const ForwardMatch& match : matches) {
+        const bool affine = match.gamma.valid() || match.beta.valid();
+        if (before == Outcome::kFused && !affine) continue;
         const Reason refusal = CheckForward(*view_, *shapes_, match);
         if (refusal == Reason::kNone) {
           Fuse(match);
@@ -90,6 +103,9 @@ class Remapper {
           why_not = refusal;
         }
       }
+      const std::vector<int> parameters(parameters_.begin(), parameters_.end());
+      parameters_.clear();
+      if (outcome != Outcome::kNothing) RemoveUnread(view_, parameters, keep_);
       if (outcome != Outcome::kNothing) return outcome;
       // The most telling reason wins.
       if (reason == Reason::kNoOutput || reason == Reason::kNone) reason = why_not;
@@ -134,7 +150,8 @@ class Remapper {
     const bool here = HasGradient(*view_, match.statistics.anchor);
     const bool elsewhere = !here && HasGradientElsewhere(*view_, match.statistics.anchor);
     Reason refusal = elsewhere ? Reason::kGradientElsewhere : Reason::kNoGradient;
-    const auto gradients = Sound(match, FindBackward(*view_, *shapes_, match, keep_), &refusal);
+    const auto found = FindBackward(*view_, *shapes_, match, keep_);
+    const auto gradients = Sound(match, found, &refusal);
     const std::string anchor = view_->name(match.statistics.anchor.node);
     const Record blank = RecordOf(match);
     const auto described = Describe(match, gradients);
@@ -142,13 +159,15 @@ class Remapper {
     const std::string read =
         Listed({{"x", match.x}, {"gamma", match.gamma}, {"beta", match.beta}}, &record.inputs);
     record.outputs = {view_->name(match.y)};
-    const int fused = ApplyForward(view_, shapes_, match, keep_);
+    const int fused = ApplyForward(view_, shapes_, match, keep_with_parameters_);
     VLOG(2) << "Fuse " << anchor << " ... " << record.outputs[0] << " into " << OpName(match) << " "
             << view_->name(fused) << ":" << read << Attributes(match)
             << (match.parts.empty() ? "" : " and what goes on beside it");
     records_->push_back(std::move(record));
     Apply(match, gradients, described, anchor, fused);
-    if (gradients.empty() && (here || elsewhere)) LeaveGradient(blank, match, anchor, refusal);
+    if (gradients.empty() && (here || elsewhere || !found.empty())) {
+      LeaveGradient(blank, match, anchor, refusal);
+    }
   }
 
   // A gradient whose forward nobody asks for.
@@ -186,7 +205,7 @@ class Remapper {
       Record record = RecordOf(match);
       record.direction = "backward";
       std::string line =
-          Listed({{"dy", gradient.dy}, {"x", match.x}, {"gamma", match.gamma}}, &record.inputs);
+          Listed({{"dy", gradient.dy}, {"x", match.x}, {"gamma", gradient.gamma}}, &record.inputs);
       line += Listed({{"dx", gradient.dx}, {"dgamma", gradient.dgamma}, {"dbeta", gradient.dbeta}},
                      &record.outputs);
       described.emplace_back(std::move(record), std::move(line));
@@ -194,16 +213,20 @@ class Remapper {
     return described;
   }
 
-  void Apply(const ForwardMatch& match, const std::vector<BackwardMatch>& gradients,
+  void Apply(const ForwardMatch& match, std::vector<BackwardMatch> gradients,
              const std::vector<std::pair<Record, std::string>>& described,
              const std::string& anchor, int fused) {
     for (size_t i = 0; i < gradients.size(); ++i) {
-      ApplyBackward(view_, shapes_, match, gradients[i], fused, keep_);
+      const TensorId dx =
+          ApplyBackward(view_, shapes_, match, gradients[i], fused, keep_with_parameters_);
+      for (size_t j = i + 1; j < gradients.size(); ++j) {
+        PutBeside(gradients[i], dx, &gradients[j]);
+      }
       VLOG(2) << "Fuse the gradient of " << anchor << " into " << OpName(match)
               << "Grad:" << described[i].second << Attributes(match);
       records_->push_back(described[i].first);
     }
-    if (!gradients.empty()) RemoveUnread(view_, match.core, keep_);
+    if (!gradients.empty()) RemoveUnread(view_, match.core, keep_with_parameters_);
   }
 
   void LeaveGradient(Record record, const ForwardMatch& match, const std::string& anchor,
@@ -261,7 +284,8 @@ class Remapper {
   const RemapperOptions& options_;
   std::vector<Record>* records_;
   std::set<int> fused_before_;
-  std::function<bool(int)> keep_;
+  std::set<int> parameters_;  // of matches that are being fused
+  std::function<bool(int)> keep_, keep_with_parameters_;
 };
 
 // What there is to do in a graph.

@@ -1,7 +1,7 @@
 #include "plugin/recognizer/backward.h"
 
 #include <algorithm>
-#include <set>
+#include <string>
 
 #include "plugin/recognizer/dy_candidates.h"
 #include "plugin/recognizer/gradient_search.h"
@@ -10,58 +10,115 @@
 namespace nv_norms {
 namespace {
 
-// Of matches that replace the same node, the first. Where x is differentiated, what lacks dx
-// belongs to another norm of the same x: sum(dy * xhat) knows no gamma.
-std::vector<BackwardMatch> WithoutOverlap(const std::vector<BackwardMatch>& matches) {
-  std::vector<BackwardMatch> kept;
-  std::set<int> taken;
-  const bool with_dx = std::any_of(matches.begin(), matches.end(),
-                                   [](const BackwardMatch& m) { return m.dx.valid(); });
-  for (const BackwardMatch& match : matches) {
-    if (with_dx && !match.dx.valid()) continue;
-    std::vector<int> outputs;
-    for (TensorId tensor : {match.dx, match.dgamma, match.dbeta}) {
-      if (tensor.valid()) outputs.push_back(tensor.node);
-    }
-    if (std::any_of(outputs.begin(), outputs.end(), [&](int n) { return taken.count(n) > 0; })) {
-      continue;
-    }
-    taken.insert(match.core.begin(), match.core.end());
-    taken.insert(outputs.begin(), outputs.end());
-    kept.push_back(match);
-  }
-  return kept;
-}
+constexpr size_t kMaxViews = 16;
 
-// Whether such an op reads the anchor or, where its output is the root itself, views of that.
-bool IsReadBy(const GraphView& view, TensorId anchor,
-              const std::function<bool(const std::string&)>& wanted) {
-  constexpr size_t kMaxViews = 16;
+// The nodes of such ops that read the anchor or, where its output is the root itself, views of
+// that.
+std::vector<int> ReadersOf(const GraphView& view, TensorId anchor,
+                           const std::function<bool(const std::string&)>& wanted) {
   const bool is_root = ClassOf(view.op(anchor.node)) != OpClass::kNorm;
-  std::vector<int> nodes = {anchor.node};
+  std::vector<int> nodes = {anchor.node}, readers;
   for (size_t i = 0; i < nodes.size(); ++i) {
     for (const Consumer& c : view.consumers(nodes[i])) {
       const OpClass of = ClassOf(view.op(c.node));
-      if (wanted(view.op(c.node))) return true;
+      if (wanted(view.op(c.node))) readers.push_back(c.node);
       const bool follow = is_root && (of == OpClass::kView || of == OpClass::kBroadcast);
       if (follow && nodes.size() < kMaxViews) nodes.push_back(c.node);
     }
   }
+  return readers;
+}
+
+std::vector<int> RootGradients(const GraphView& view, TensorId anchor) {
+  return ReadersOf(view, anchor, [](const std::string& op) {
+    return op == "RsqrtGrad" || op == "SqrtGrad" || ClassOf(op) == OpClass::kNormGrad;
+  });
+}
+
+std::vector<int> OutputNodes(const BackwardMatch& match) {
+  std::vector<int> nodes;
+  for (TensorId tensor : {match.dx, match.dgamma, match.dbeta}) {
+    if (tensor.valid()) nodes.push_back(tensor.node);
+  }
+  return nodes;
+}
+
+bool Contains(const std::vector<int>& nodes, int node) {
+  return std::find(nodes.begin(), nodes.end(), node) != nodes.end();
+}
+
+// Whether all of these terms go on beside dx.
+bool AreBeside(const std::vector<Part>& terms, const BackwardMatch& match) {
+  return std::all_of(terms.begin(), terms.end(), [&](const Part& term) {
+    return std::count(match.parts.begin(), match.parts.end(), term) == 1;
+  });
+}
+
+// Whether both are some terms of one sum, each its own.
+bool ShareASum(const BackwardMatch& a, const BackwardMatch& b) {
+  return a.dx == b.dx && !a.terms.empty() && !b.terms.empty() && AreBeside(a.terms, b) &&
+         AreBeside(b.terms, a);
+}
+
+bool Overlap(const BackwardMatch& kept, const BackwardMatch& match) {
+  const std::vector<int> outputs = OutputNodes(kept);
+  for (int node : OutputNodes(match)) {
+    if (!Contains(kept.core, node) && !Contains(outputs, node)) continue;
+    if (node != match.dx.node || !ShareASum(kept, match)) return true;
+  }
   return false;
+}
+
+// Of matches that replace the same node, the first. What lacks dx, though x is differentiated by
+// its loss, belongs to another norm of the same x: sum(dy * xhat) knows no gamma.
+std::vector<BackwardMatch> WithoutOverlap(const GraphView& view, const ForwardMatch& forward,
+                                          const std::vector<BackwardMatch>& matches) {
+  std::vector<BackwardMatch> kept;
+  const bool with_dx = std::any_of(matches.begin(), matches.end(),
+                                   [](const BackwardMatch& m) { return m.dx.valid(); });
+  const std::vector<int> roots = RootGradients(view, forward.statistics.anchor);
+  const auto leads_to_root = [&](const BackwardMatch& match) {
+    return roots.empty() || std::any_of(roots.begin(), roots.end(), [&](int root) {
+             return view.DependsOn(root, {match.dy.node});
+           });
+  };
+  for (const BackwardMatch& match : matches) {
+    if (with_dx && !match.dx.valid() && leads_to_root(match)) continue;
+    const auto overlaps = [&](const BackwardMatch& other) { return Overlap(other, match); };
+    if (std::none_of(kept.begin(), kept.end(), overlaps)) kept.push_back(match);
+  }
+  return kept;
+}
+
+// The forward's gamma, and the tensors of its shape that it is the product of.
+std::vector<TensorId> Gammas(const GraphView& view, const Shapes& shapes,
+                             const ForwardMatch& forward) {
+  std::vector<TensorId> gammas = {forward.gamma};
+  if (!forward.gamma.valid() || forward.lone || view.op(forward.gamma.node) != "Mul") {
+    return gammas;
+  }
+  const TensorInfo& info = shapes.Get(forward.gamma);
+  for (const TensorId& factor : view.inputs(forward.gamma.node)) {
+    const TensorInfo& other = shapes.Get(factor);
+    const bool same =
+        info.rank_known && other.rank_known && info.dims == other.dims &&
+        std::all_of(info.dims.begin(), info.dims.end(), [](int64_t size) { return size >= 0; });
+    if (same) gammas.push_back(factor);
+  }
+  return gammas;
 }
 
 }  // namespace
 
 bool HasGradient(const GraphView& view, TensorId anchor) {
-  return IsReadBy(view, anchor, [](const std::string& op) {
-    return op == "RsqrtGrad" || op == "SqrtGrad" || ClassOf(op) == OpClass::kNormGrad;
-  });
+  return !RootGradients(view, anchor).empty();
 }
 
 bool HasGradientElsewhere(const GraphView& view, TensorId anchor) {
-  return IsReadBy(view, anchor, [](const std::string& op) {
+  const auto readers = ReadersOf(view, anchor, [](const std::string& op) {
     return op == "TensorListPushBack" || op == "OptionalFromValue";
   });
+  return !readers.empty();
 }
 
 std::vector<BackwardMatch> FindBackward(const GraphView& view, const Shapes& shapes,
@@ -78,22 +135,26 @@ std::vector<BackwardMatch> FindBackward(const GraphView& view, const Shapes& sha
     return view.DependsOn(a.node, {b.node}) || view.DependsOn(b.node, {a.node});
   };
   std::vector<BackwardMatch> found;
-  for (const auto& [dy, like] : DyCandidates(view, shapes, forward)) {
-    // Two gradients of one forward come from two losses; else it is one gradient, seen again.
-    BackwardMatch* same = nullptr;
-    for (BackwardMatch& other : found) {
-      if (depends(dy, other.dy)) same = &other;
-    }
-    if (same != nullptr && complete(*same)) continue;
-    const BackwardMatch match = FindGradient(view, shapes, forward, dy, like, keep);
-    if (!match.found()) continue;
-    if (same == nullptr) {
-      found.push_back(match);
-    } else if (score(match) > score(*same)) {
-      *same = match;
+  for (TensorId gamma : Gammas(view, shapes, forward)) {
+    ForwardMatch differentiated = forward;
+    differentiated.gamma = gamma;
+    for (const auto& [dy, like] : DyCandidates(view, shapes, differentiated)) {
+      // Two gradients of one forward come from two losses; else it is one gradient, seen again.
+      BackwardMatch* same = nullptr;
+      for (BackwardMatch& other : found) {
+        if (depends(dy, other.dy)) same = &other;
+      }
+      if (same != nullptr && complete(*same)) continue;
+      const BackwardMatch match = FindGradient(view, shapes, differentiated, dy, like, keep);
+      if (!match.found()) continue;
+      if (same == nullptr) {
+        found.push_back(match);
+      } else if (score(match) > score(*same)) {
+        *same = match;
+      }
     }
   }
-  return WithoutOverlap(found);
+  return WithoutOverlap(view, forward, found);
 }
 
 }  // namespace nv_norms

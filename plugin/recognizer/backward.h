@@ -15,8 +15,12 @@ struct BackwardMatch {
   bool reshape_dy = false;  // dy has the shape of a view of x, not x's own
   TensorId dx;              // its node becomes the fused gradient, or a sum with the parts
   bool reshape_dx = false;  // likewise
-  std::vector<Part> parts;  // terms that go on beside dx: a residual's gradient
-  TensorId dgamma, dbeta;   // recognized at the Sum
+  // Where dx is some terms of a sum: these, and those that go on beside it (a residual's gradient).
+  std::vector<Part> terms, parts;
+  // What dy is multiplied with: the forward's gamma, or what that is a multiple of, in
+  // norm(x) * gamma * 0.5, whose dy is half of what comes from the loss.
+  TensorId gamma;
+  TensorId dgamma, dbeta;  // recognized at the Sum
   // Their shapes; empty where any shape with as many elements will do.
   std::vector<int64_t> dgamma_shape, dbeta_shape;
   std::vector<int> core;  // the nodes between dy, x and the outputs
@@ -27,7 +31,8 @@ struct BackwardMatch {
 };
 
 // The gradients that belong to `forward`, which must still be in the graph as it was: one for each
-// loss that it is differentiated by. Empty: there is none, or it is not understood.
+// loss that it is differentiated by. Several may be in one sum: then each has the terms of the
+// others among its parts. Empty: there is none, or it is not understood.
 std::vector<BackwardMatch> FindBackward(const GraphView& view, const Shapes& shapes,
                                         const ForwardMatch& forward,
                                         const std::function<bool(int)>& keep);

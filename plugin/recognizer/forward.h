@@ -15,6 +15,7 @@ namespace nv_norms {
 struct Part {
   TensorId tensor;
   bool inverted;  // subtracted, or divided by
+  bool operator==(const Part& o) const { return tensor == o.tensor && inverted == o.inverted; }
 };
 
 // y = norm(x) * gamma + beta, then + the parts, or * the parts.

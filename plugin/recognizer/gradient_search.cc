@@ -21,6 +21,16 @@ double Plus(double a, double b) { return a + b; }
 double Minus(double a, double b) { return a - b; }
 double Times(double a, double b) { return a * b; }
 
+// Whether a term is taken off again, as in the gradient of x - x. That is 0; beside a fused dx it
+// would be what rounding leaves of it, and nothing could be removed.
+bool HoldsBothSigns(const std::vector<BagItem>& terms) {
+  return std::any_of(terms.begin(), terms.end(), [&](const BagItem& term) {
+    return std::any_of(terms.begin(), terms.end(), [&](const BagItem& other) {
+      return term.tensor == other.tensor && term.inverted != other.inverted;
+    });
+  });
+}
+
 struct Gradients {
   Numbers dx, dgamma, dbeta;
 };
@@ -64,6 +74,7 @@ class Search {
       interpreter_ = &interpreter;
       match_ = BackwardMatch();
       match_.dy = scene_.dy;
+      match_.gamma = forward_.gamma;
       reference_ = ReferenceOf(&interpreter);
       if (reference_) {
         x_dims_ = interpreter.Eval(forward_.x)->dims;
@@ -234,18 +245,19 @@ class Search {
     const auto terms = Terms(view_, tensor.node, [&](TensorId t) { return FromDy(t); });
     std::vector<BagItem> core, others;
     for (const BagItem& term : terms) (FromDy(term.tensor) ? core : others).push_back(term);
-    if (core.empty() || core.size() > kMaxTerms) return;
+    if (core.empty() || core.size() > kMaxTerms || HoldsBothSigns(terms)) return;
     const unsigned all = (1u << core.size()) - 1;
     for (unsigned mask = all; mask > 0; --mask) {
       if (mask == all && others.empty()) continue;  // that is the whole sum
       bool ok = true;
       Numbers sum = Numbers::Scalar(0.0);
-      std::vector<Part> parts;
+      std::vector<Part> terms, parts;
       for (size_t i = 0; i < core.size() && ok; ++i) {
         if ((mask >> i & 1) == 0) {
           parts.push_back({core[i].tensor, core[i].inverted});
           continue;
         }
+        terms.push_back({core[i].tensor, core[i].inverted});
         const Value* term = interpreter_->Eval(core[i].tensor);
         ok = term != nullptr;
         if (ok) sum = Zip(sum, term->numbers, core[i].inverted ? Minus : Plus);
@@ -254,6 +266,7 @@ class Search {
       if (!ok || !Close(sum, reference_->dx, kFormulaTolerance)) continue;
       for (const BagItem& other : others) parts.push_back({other.tensor, other.inverted});
       match_.dx = tensor;
+      match_.terms = terms;
       match_.parts = parts;
       return;
     }

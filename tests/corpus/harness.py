@@ -217,8 +217,8 @@ def _read_report(case: Case, report, outcome: Outcome) -> None:
             outcome.problems.append(
                 f"expected backward {_counts(wanted)}, found {_counts(outcome.backward)}"
             )
-        if case.mode == "train" and not case.line.partial:
-            outcome.problems += _incomplete(report)
+        if case.mode == "train":
+            outcome.problems += _incomplete(report, case.outputs)
         outcome.problems += _wrong_fields(case, [record for record in forward if record.fused])
     else:
         backward = sum(record.fused and record.direction == "backward" for record in report)
@@ -243,13 +243,14 @@ def _miscounted(found: Mapping[str, int], expected: Mapping[str, int]) -> list[s
     return [f"expected {_counts(expected)}, found {_counts(found)}"] if +left else []
 
 
-def _incomplete(report) -> list[str]:
+def _incomplete(report, expected: Sequence[int] | None) -> list[str]:
     """A gradient that lacks dx, dgamma or dbeta leaves the ops in the graph that compute it."""
     given = Counter(len(r.inputs) for r in report if r.fused and r.direction == "forward")
     taken = Counter(len(r.outputs) for r in report if r.fused and r.direction == "backward")
-    if given == taken:
+    if (given if expected is None else Counter(expected)) == taken:
         return []
-    return [f"forwards by their inputs {dict(given)}, gradients by their outputs {dict(taken)}"]
+    wanted = f"inputs of the forwards {dict(given)}" if expected is None else list(expected)
+    return [f"expected outputs of the gradients: {wanted}, found {dict(taken)}"]
 
 
 def _wrong_fields(case: Case, fused: Sequence) -> list[str]:

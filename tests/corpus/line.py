@@ -91,7 +91,9 @@ class Line:
     stock_is_wrong: str = ""  # pattern on policy/knowledge/mode where TensorFlow itself errs
     tensorflow_fuses: str = ""  # likewise: where its own fused op may stand instead of ours
     gradients: Mapping[str, int] | None = None  # in training; None: one for each forward
-    partial: str = ""  # why a gradient gives less than one tensor for each input of its forward
+    # How many tensors each gradient gives, by pattern on policy/knowledge/mode; else it is one for
+    # each input of its forward.
+    outputs: Mapping[str, Sequence[int]] | None = None
     needs: str = ""  # a module without which the line is skipped
 
 
@@ -120,6 +122,12 @@ class Case:
             if key in by:
                 return by[key]
         return self.line.expect
+
+    @property
+    def outputs(self) -> Sequence[int] | None:
+        """How many tensors each gradient gives; None: one for each input of its forward."""
+        by = self.line.outputs or {}
+        return next((counts for pattern, counts in by.items() if self._matches(pattern)), None)
 
     @property
     def stock_is_wrong(self) -> bool:

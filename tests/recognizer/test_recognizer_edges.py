@@ -189,6 +189,52 @@ def test_parts_on_another_device_are_left(rng, elsewhere: str) -> None:
     assert [r.reason for r in records] == ["other_device"]
 
 
+@pytest.mark.parametrize(
+    "elsewhere,left",
+    [
+        # What a model's first norm gets from an iterator on the host.
+        ("x", ["forward"]),
+        ("dy", []),
+        ("dgamma", ["backward"]),
+        ("nothing", []),
+    ],
+)
+def test_gradient_of_the_first_norm_of_a_model(rng, elsewhere: str, left: list[str]) -> None:
+    """x is not differentiated. Where x is on another device, forward and gradient both stay; the
+    report names the normalization once, with its forward."""
+
+    def make() -> None:
+        x, dy = placeholder("x", (None, 8)), placeholder("dy", (None, 8))
+        gamma, beta = placeholder("gamma", (8,)), placeholder("beta", (8,))
+        y = tf.identity(layer_norm(x, gamma=gamma, beta=beta), name="y")
+        for name, gradient in zip("bc", tf.gradients(y, [gamma, beta], dy), strict=True):
+            tf.identity(gradient, name=name)
+
+    graph = v1.graph_util.extract_sub_graph(trace(make), ["y", "b", "c"])
+    moved = {elsewhere}
+    if elsewhere == "dgamma":
+        moved = {each.name for each in graph.node if "mul_1_grad" in each.name}
+        assert moved
+    for each in graph.node:
+        each.device = f"/device:CPU:{int(each.name in moved)}"
+    after, report = rewrite(graph, fetches=["y", "b", "c"])
+    assert [(r.direction, r.reason) for r in report.refused] == [
+        (direction, "other_device") for direction in left
+    ]
+    fused = [record.direction for record in report.fused]
+    assert fused == [d for d in ("forward", "backward") if d not in left and "forward" not in left]
+    values = {"gamma": rng.uniform(0.5, 2, 8), "beta": rng.normal(size=8)}
+    values |= {"x": rng.normal(size=(3, 8)), "dy": rng.normal(size=(3, 8))}
+    values = {name: value.astype(np.float32) for name, value in values.items()}
+    y = oracle.layer_norm(values["x"], values["gamma"], values["beta"], epsilon=1e-3).y
+    given = (values[name] for name in ("dy", "x", "gamma"))
+    _, dgamma, dbeta = oracle.backward(*given, (-1,), (-1,), 1e-3)
+    for each in (graph, after):
+        got = run(each, values, ["y:0", "b:0", "c:0"], cpus=2)
+        for one, want in zip(got, (y, dgamma, dbeta), strict=True):
+            np.testing.assert_allclose(one, want, 5e-5, 5e-5)
+
+
 def test_gamma_may_live_on_another_device(rng) -> None:
     x = _x(rng, 3, 8)
     expected = oracle.layer_norm(x, np.arange(1, 9), epsilon=1e-3).y

@@ -321,3 +321,93 @@ def test_rows_that_are_a_matrix_where_the_rank_is_unknown(rng) -> None:
         for one, want in zip(run(each, values, ["a:0", "b:0"]), expected, strict=True):
             assert one.shape == want.shape
             np.testing.assert_allclose(one, want, 1e-4, 1e-4)
+
+
+def _fed(graph, values):
+    names = {node.name for node in graph.node}
+    return {name: value for name, value in values.items() if name in names}
+
+
+@pytest.mark.parametrize(
+    "terms,count",
+    [
+        ("abc def", 2),
+        ("f d b a c e", 2),
+        ("abc def z", 2),
+        ("abc defd", 1),  # a term of the second twice: what is left of it goes on beside the first
+        ("abc de", 1),
+        ("abc dez", 1),
+        ("ab ef", 0),
+        ("abc ABC", 0),  # taken off again: 0, not what rounding leaves of it
+        ("abc def DEF", 1),
+        ("abc def abc", 1),  # likewise the second time
+    ],
+)
+def test_two_losses_of_one_norm_in_one_sum(rng, terms: str, count: int) -> None:
+    """a, b, c are the terms of one dx, d, e, f those of the other, z is somebody else's; capitals
+    are taken off."""
+    values = _values(rng) | {n: rng.normal(size=(3, 8)).astype(np.float32) for n in ("dy2", "z")}
+
+    def make() -> None:
+        x, dy, dy2, z = (placeholder(name, (None, 8)) for name in ("x", "dy", "dy2", "z"))
+        gamma, beta = placeholder("gamma", (8,)), placeholder("beta", (8,))
+        y = tf.identity(_layer(x, gamma, beta), name="y")
+        every = []
+        for number, seed in enumerate((dy, dy2)):
+            dx, *rest = tf.gradients(y, [x, gamma, beta], seed)
+            assert dx.op.type == "AddN" and len(dx.op.inputs) == 3
+            every += dx.op.inputs
+            for name, gradient in zip("bc", rest, strict=True):
+                tf.identity(gradient, name=f"{name}{number}")
+        named = dict(zip("abcdefz", [*every, z], strict=True))
+        named |= {name.upper(): -term for name, term in named.items()}
+        tf.add_n([named[name] for name in terms.replace(" ", "")], name="a")
+
+    names = ["y", "a", "b0", "c0", "b1", "c1"]
+    graph = v1.graph_util.extract_sub_graph(trace(make), names)
+    after, fused = _rewritten(graph, names)
+    assert sum(len(record.outputs) == 3 for record in fused) == count
+    values = _fed(graph, values)
+    fetches = [f"{name}:0" for name in names]
+    for one, want in zip(run(after, values, fetches), run(graph, values, fetches), strict=True):
+        np.testing.assert_allclose(one, want, 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize(
+    "forward,backward,whole",
+    [
+        (lambda g, h: 0.5 * g, lambda y, g, h: 0.5 * y(g), True),
+        (lambda g, h: g * h, lambda y, g, h: h * y(g), True),
+        # The gradient of another norm of the same x, and no other forward is in the graph: it is
+        # the gradient of a norm all the same, by what dy there is.
+        (lambda g, h: 0.5 * g, lambda y, g, h: 0.25 * y(g), True),
+        (lambda g, h: 0.5 * g, lambda y, g, h: 0.5 * y(tf.roll(g, 1, 0)), False),
+        (lambda g, h: 0.5 * g, lambda y, g, h: 0.5 * y(g * g), False),
+        (lambda g, h: g * h, lambda y, g, h: y(g + h), False),
+    ],
+    ids=["half", "vector", "quarter", "rolled", "square", "sum"],
+)
+def test_gamma_of_the_gradient_that_is_a_factor_of_the_forward_s(
+    rng, forward, backward, whole: bool
+) -> None:
+    """Grappler moves a factor of y to gamma, and in the gradient to dy."""
+    values = _values(rng) | {"h": rng.uniform(0.5, 2, 8).astype(np.float32)}
+    del values["beta"]
+
+    def make() -> None:
+        x, dy = placeholder("x", (None, 8)), placeholder("dy", (None, 8))
+        gamma, h = placeholder("gamma", (8,)), placeholder("h", (8,))
+        mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+        xhat = (x - mean) * tf.math.rsqrt(variance + EPSILON)
+        tf.multiply(xhat, forward(gamma, h), name="y")
+        y = backward(lambda g: xhat * g, gamma, h)
+        for name, gradient in zip("ab", tf.gradients(y, [x, gamma], dy), strict=True):
+            tf.identity(gradient, name=name)
+
+    graph = v1.graph_util.extract_sub_graph(trace(make), ["y", "a", "b"])
+    after, fused = _rewritten(graph, "yab")
+    assert any(len(record.outputs) == 2 for record in fused) == whole
+    values = _fed(graph, values)
+    fetches = ["y:0", "a:0", "b:0"]
+    for one, want in zip(run(after, values, fetches), run(graph, values, fetches), strict=True):
+        np.testing.assert_allclose(one, want, 1e-4, 1e-4)

@@ -17,6 +17,9 @@ _MORE = (
     ("float32", BATCH, "train"),
 )
 
+# Both read one cast of dy there, whose sum is the dbeta of both.
+_ONE_DBETA = {r"float16/static/train": [3, 2]}
+
 
 def _ln(builder, **options):
     return builder.layer(keras.layers.LayerNormalization, **options)
@@ -81,6 +84,16 @@ def times_constant(b):
     return lambda x: norm(x) * 0.5
 
 
+def _half_of(layer):
+    """Grappler multiplies gamma by the constant, and dy: the layer's gamma is with half of dy."""
+
+    def make(b):
+        norm = layer(b)
+        return lambda x: norm(x) * 0.5
+
+    return make
+
+
 def times_other(b):
     norm = _rms(b)
     return lambda x, z: norm(x) * z
@@ -112,6 +125,23 @@ def one_norm_used_twice(b):
     """Called twice it is two norms: its variables are read twice, and CSE does not merge reads."""
     norm = _ln(b)
     return lambda x: (norm(x), tf.nn.gelu(norm(x)))
+
+
+def one_norm_used_three_times(b):
+    """With an identity beside it, so that there are ten terms in dx."""
+    norm = _rms(b)
+    return lambda x: (x + norm(x), tf.nn.gelu(norm(x)), tf.sin(norm(x)))
+
+
+def two_losses_of_one_norm(b):
+    """y is read twice: one gradient, of the sum of both."""
+    norm = _ln(b)
+
+    def function(x):
+        y = norm(x)
+        return y, tf.nn.gelu(y)
+
+    return function
 
 
 def stacked(b):
@@ -246,7 +276,7 @@ LINES = [
         {"layer_norm": 2},
         _TWO,
         more=_MORE,
-        partial="where both read one cast of dy, they have one dbeta",
+        outputs=_ONE_DBETA,
     ),
     Line(
         "context.add_two_norms_of_one",
@@ -254,7 +284,7 @@ LINES = [
         {"layer_norm": 2},
         _X,
         more=_MORE,
-        partial="where both read one cast of dy, they have one dbeta",
+        outputs=_ONE_DBETA,
     ),
     Line("context.add_constant", add_constant, {"layer_norm": 1}, _X),
     Line("context.add_vector", add_vector, {"layer_norm": 1}, _X, more=_MORE[:1]),
@@ -264,8 +294,22 @@ LINES = [
         {"rms_norm": 1},
         _X,
         more=_MORE,
-        partial="gamma is half the layer's, and the gradient is by the layer's",
     ),
+    Line(
+        "context.layer_times_constant",
+        _half_of(lambda b: _ln(b, center=False)),
+        {"layer_norm": 1},
+        _X,
+        more=_MORE[3:],
+    ),
+    Line(
+        "context.group_times_constant",
+        _half_of(lambda b: _gn(b, groups=3, center=False)),
+        {"group_norm": 1},
+        _IMAGE,
+        more=_MORE[3:],
+    ),
+    Line("context.affine_times_constant", _half_of(_ln), {"layer_norm": 1}, _X, more=_MORE[3:]),
     Line("context.times_other", times_other, {"rms_norm": 1}, _TWO, more=_MORE),
     Line("context.times_gate", times_gate, {"rms_norm": 1}, _TWO, more=_MORE),
     Line("context.times_per_row", times_per_row, {"rms_norm": 1}, _TWO, more=_MORE),
@@ -276,7 +320,23 @@ LINES = [
         one_norm_used_twice,
         {"layer_norm": 2},
         _X,
-        partial="dx of the second is not found beside that of the first",
+        more=_MORE,
+        expect_by={"frozen": {"layer_norm": 1}},  # constants are merged, and so are the norms
+    ),
+    Line(
+        "context.one_norm_used_three_times",
+        one_norm_used_three_times,
+        {"rms_norm": 3},
+        _X,
+        more=_MORE[3:],
+        expect_by={"frozen": {"rms_norm": 1}},
+    ),
+    Line(
+        "context.two_losses_of_one_norm",
+        two_losses_of_one_norm,
+        {"layer_norm": 1},
+        _X,
+        more=_MORE[3:],
     ),
     Line("context.stacked", stacked, {"layer_norm": 3}, _X, more=_MORE),
     Line("context.pre_norm_block", pre_norm_block, {"layer_norm": 2}, _X, more=_MORE),
@@ -287,7 +347,7 @@ LINES = [
         {"layer_norm": 1},
         _X,
         more=_MORE,
-        partial="dx goes through the statistics, which the loss reads, too",
+        outputs={"train": [1]},  # dx goes through the statistics, which the loss reads, too
     ),
     Line(
         "context.fetched_xhat",
@@ -295,14 +355,14 @@ LINES = [
         {"layer_norm": 1},
         _X,
         more=_MORE,
-        partial="dx goes through xhat, which the loss reads, too",
+        outputs={"train": [2]},  # dx goes through xhat, which the loss reads, too
     ),
     Line(
         "context.variance_used",
         variance_used_elsewhere,
         {"layer_norm": 1},
         _X,
-        partial="dx goes through the variance, which the loss reads, too",
+        outputs={"train": [1]},  # dx goes through the variance, which the loss reads, too
     ),
     Line("context.gamma_shared", gamma_shared, {"layer_norm": 2}, _TWO),
     Line("context.gamma_computed", gamma_computed, {"layer_norm": 1}, _X),
@@ -323,7 +383,7 @@ LINES = [
         more=(("float32", BATCH, "train"),),
         expect_by={"train": {"layer_norm": 2}},  # one of them for the gradient alone
         gradients={"layer_norm": 1},
-        partial="one forward has none",
+        outputs={"train": [3]},  # one forward has no gradient
     ),
     Line("context.query_key", query_key, {"rms_norm": 2}, _X, more=_MORE[:2]),
 ]

@@ -34,7 +34,7 @@ def rms(
     weight="scale",
     one_plus=False,
     more=(),
-    partial="",
+    outputs=None,
     epsilon=1e-6,
     **options,
 ):
@@ -53,7 +53,7 @@ def rms(
         more=more,
         slow_policies=("float32", "mixed_float16", "mixed_bfloat16", "bfloat16"),
         slow_modes=("infer", "train"),
-        partial=partial,
+        outputs=outputs,
         needs="keras_hub",
     )
 
@@ -94,7 +94,7 @@ LINES = [
         "gemma4_frozen",
         "models.gemma4.gemma4_layers",
         "Gemma4FrozenNorm",
-        partial="gamma is not trained",
+        outputs={"train": [1]},  # gamma is not trained
     ),
     rms("t5", "models.t5.t5_layer_norm", "T5LayerNorm", weight="weight", more=_MORE),
     rms("roformer", "models.roformer_v2.roformer_v2_attention", "RoformerNorm"),
