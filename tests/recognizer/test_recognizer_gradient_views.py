@@ -147,3 +147,89 @@ def test_rank_that_only_the_gradient_tells(rng) -> None:
     fetches = ["y:0", "a:0", "b:0", "c:0"]
     for one, want in zip(run(after, values, fetches), run(graph, values, fetches), strict=True):
         np.testing.assert_allclose(one, want, 1e-4, 1e-4)
+
+
+def _as_the_layout_pass_does(graph) -> dict[str, int]:
+    """Runs each reduction and each BroadcastTo of four axes channels first, between Transposes;
+    its axes or its shape are then permuted when the graph runs. Returns how many of each."""
+    _add_constant(graph, "to_first", (0, 3, 1, 2))
+    _add_constant(graph, "to_last", (0, 2, 3, 1))
+    readers: dict[str, list[tuple]] = {}
+    for node in graph.node:
+        for slot, name in enumerate(node.input):
+            readers.setdefault(name, []).append((node, slot))
+    turned = [n for n in graph.node if n.op in ("Mean", "Sum", "BroadcastTo")]
+    turned = [n for n in turned if n.op == "BroadcastTo" or n.attr["keep_dims"].b]
+    counts = {"DataFormatDimMap": 0, "DataFormatVecPermute": 0}
+    for node in turned:
+        op = "DataFormatVecPermute" if node.op == "BroadcastTo" else "DataFormatDimMap"
+        counts[op] += 1
+        integers = graph.node.add(name=f"{node.name}/permuted", op=op, input=[node.input[1]])
+        integers.attr["T"].type = tf.int32.as_datatype_enum
+        integers.attr["src_format"].s, integers.attr["dst_format"].s = b"NHWC", b"NCHW"
+        before = graph.node.add(name=f"{node.name}/first", op="Transpose")
+        before.input.extend([node.input[0], "to_first"])
+        after = graph.node.add(name=f"{node.name}/last", op="Transpose")
+        after.input.extend([node.name, "to_last"])
+        for transpose in (before, after):
+            transpose.attr["T"].type = tf.float32.as_datatype_enum
+            transpose.attr["Tperm"].type = tf.int32.as_datatype_enum
+        node.input[0], node.input[1] = before.name, integers.name
+        for reader, slot in readers.get(node.name, []):
+            reader.input[slot] = after.name
+    return counts
+
+
+@pytest.mark.parametrize("axes", [(1, 2), (3,), (1, 2, 3)], ids=["instance", "channels", "all"])
+def test_axes_and_shapes_that_the_layout_pass_permutes(rng, axes: tuple[int, ...]) -> None:
+    values = _values(rng, (2, 3, 4, 6), 6)
+    norm = lambda x, g, b: layer_norm(x, list(axes), EPSILON, g, b)  # noqa: E731
+    graph = _gradients(norm, (None, 3, 4, 6), 6)
+    for node in graph.node:
+        node.attr.pop("_output_shapes", None)
+    counts = _as_the_layout_pass_does(graph)
+    assert min(counts.values()) >= 2, counts
+    after, fused = _backward(graph)
+    assert [len(record.outputs) for record in fused] == [3]
+    given = (values[name] for name in ("dy", "x", "gamma"))
+    expected = oracle.backward(*given, axes, (3,), EPSILON)
+    for each in (graph, after):
+        for one, want in zip(run(each, values, ["a:0", "b:0", "c:0"]), expected, strict=True):
+            np.testing.assert_allclose(one, want, 1e-4, 1e-4)
+
+
+def test_copies_of_dy_and_who_waits_for_the_gradient(rng) -> None:
+    """An Identity of dy for each of its readers, behind control edges from the forward, as
+    Grappler leaves them; and somebody who waits for nodes that go."""
+    values = _values(rng, (3, 8), 8)
+    graph = _gradients(lambda x, g, b: layer_norm(x, -1, EPSILON, g, b), (None, 8), 8)
+    (root,) = (node for node in graph.node if node.op == "Rsqrt")
+    (of_root,) = (node for node in graph.node if node.op == "RsqrtGrad")
+    copies = 0
+    for node in list(graph.node):
+        for slot, name in enumerate(node.input):
+            if name != "gradients/grad_ys_0" or node.op == "Shape":
+                continue
+            copy = graph.node.add(name=f"copy_{copies}", op="Identity", input=["dy"])
+            copy.attr["T"].type = tf.float32.as_datatype_enum
+            if copies % 2:
+                copy.input.append(f"^{root.name}")
+            node.input[slot] = copy.name
+            copies += 1
+    assert copies >= 3
+    graph.node.add(name="wait", op="NoOp", input=[f"^{of_root.name}", f"^{root.name}"])
+    late = graph.node.add(name="late", op="Identity", input=["dy", "^wait"])
+    late.attr["T"].type = tf.float32.as_datatype_enum
+    after, report = rewrite(graph, fetches=["y", "a", "b", "c", "late"])
+    fused = [record for record in report.fused if record.direction == "backward"]
+    assert [len(record.outputs) for record in fused] == [3]
+    names = {node.name for node in after.node}
+    assert of_root.name not in names and root.name not in names
+    (wait,) = (node for node in after.node if node.name == "wait")
+    assert wait.input and all(name.lstrip("^") in names for name in wait.input)
+    given = (values[name] for name in ("dy", "x", "gamma"))
+    expected = [*oracle.backward(*given, (-1,), (-1,), EPSILON), values["dy"]]
+    fetches = ["a:0", "b:0", "c:0", "late:0"]
+    for each in (graph, after):
+        for one, want in zip(run(each, values, fetches), expected, strict=True):
+            np.testing.assert_allclose(one, want, 1e-4, 1e-4)

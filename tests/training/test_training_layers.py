@@ -4,8 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from training_norms import ALL, FOUR, GROUP_FIRST, LAYER_AXES, TF_KERAS_LAYER, TF_KERAS_MIDDLE, Norm
+import tensorflow as tf
+from training_norms import (
+    ALL,
+    FOUR,
+    GROUP_FIRST,
+    LAYER,
+    LAYER_AXES,
+    LLAMA,
+    RMS,
+    TF_KERAS_LAYER,
+    TF_KERAS_MIDDLE,
+    Norm,
+)
 from training_steps import check, normal, step_of
+from training_traces import optimized
+
+import nv_norms_rewriter
 
 
 def _case(norm: Norm, known: str, slow: bool):
@@ -40,3 +55,25 @@ def test_all_gradients_in_mixed_precision(rng, norm: Norm) -> None:
     exact = [norm.forward(x, values), *norm.backward(dy, x, values)]
     make = step_of(layer, variables, x, dy)
     check(make, [x, dy], exact, {norm.kind: 1}, {norm.kind: 1}, units=1.0, dtype=np.float16)
+
+
+@pytest.mark.parametrize("norm", [LAYER, RMS, LLAMA], ids=lambda norm: norm.name)
+def test_broadcast_gradient_args_that_nothing_folds(rng, norm: Norm) -> None:
+    """Where the rank is not known, which axes a gradient is summed over is told when it runs."""
+    x, dy, values, layer, variables = norm.draw(rng)
+
+    @tf.function(experimental_attributes={"_noinline": True})
+    def hidden(x):
+        return tf.identity(x)
+
+    make = step_of(lambda x: layer(hidden(x)), variables, x, dy)
+
+    def left() -> int:
+        graph = optimized(make().get_concrete_function(), [x, dy])
+        return sum(node.op == "BroadcastGradientArgs" for node in graph.node)
+
+    with nv_norms_rewriter.disabled():
+        assert left() >= 1
+    assert left() == 0
+    exact = [norm.forward(x, values), *norm.backward(dy, x, values)]
+    check(make, [x, dy], exact, {norm.kind: 1}, {norm.kind: 1})
