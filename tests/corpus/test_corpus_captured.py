@@ -20,12 +20,13 @@ import nv_norms_rewriter
 
 FOLDER = Path(__file__).parent / "captured"
 
-EXPECTED = {
-    "h200_convnet_infer_0": {"instance_norm": 1, "layer_norm": 2},
-    "h200_convnet_train_0": {"instance_norm": 1, "layer_norm": 2},
-    "h200_convnet_train_1": {"instance_norm": 1, "layer_norm": 2},
-    "h200_layer_train_0": {},
-    "h200_layer_train_1": {},
+_THREE = {"instance_norm": 1, "layer_norm": 2}
+EXPECTED = {  # forward, backward
+    "h200_convnet_infer_0": (_THREE, {}),
+    "h200_convnet_train_0": (_THREE, _THREE),
+    "h200_convnet_train_1": (_THREE, _THREE),
+    "h200_layer_train_0": ({}, {"layer_norm": 1}),
+    "h200_layer_train_1": ({}, {"layer_norm": 1}),
 }
 
 
@@ -44,11 +45,19 @@ def test_captured_norms_are_fused(name: str) -> None:
     assert_importable(before)
     fetches = [node.name for node in before.node if node.op == "_Retval"]
     after, report = nv_norms_rewriter.rewrite(before, fetches=fetches)
-    forward = [record for record in report if record.direction == "forward"]
-    assert Counter(record.kind for record in forward if record.fused) == EXPECTED[name], report
+    for direction, expected in zip(("forward", "backward"), EXPECTED[name], strict=True):
+        records = [record for record in report.fused if record.direction == direction]
+        assert Counter(record.kind for record in records) == expected, report
+        assert all(len(r.outputs) == (1 if direction == "forward" else 3) for r in records), report
+    assert not report.refused
     assert_importable(after)
     again, report = nv_norms_rewriter.rewrite(after, fetches=fetches)
-    assert not any(record.fused and record.direction == "forward" for record in report)
+    assert not report.fused and not report.refused
+
+
+def test_the_layout_pass_has_permuted_axes_and_shapes() -> None:
+    graph = tf.compat.v1.GraphDef.FromString((FOLDER / "h200_convnet_train_0.pb").read_bytes())
+    assert {node.op for node in graph.node} >= {"DataFormatDimMap", "DataFormatVecPermute"}
 
 
 def test_every_captured_graph_has_an_expectation() -> None:
