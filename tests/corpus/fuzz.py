@@ -280,3 +280,20 @@ def graph(seed: int) -> Graph:
 
     line = Line("fuzz", make, {}, (Input(shape), Input(shape)))
     return Graph(seed, tuple(choices.words), line, policy, knowledge, mode, tuple(inputs))
+
+
+def used_twice(once: Graph) -> Graph:
+    """The training of a graph whose function is called twice with one x, by two losses: norms share
+    their moments, their gammas, and the sum that is dx."""
+
+    def make(builder):
+        function = once.line.make(builder)
+
+        def both(*args):
+            again = [0.5 * tf.sin(y) for y in tf.nest.flatten(function(*args))]
+            return [*tf.nest.flatten(function(*args)), *again]
+
+        return both
+
+    line = dataclasses.replace(once.line, make=make)
+    return dataclasses.replace(once, line=line, mode="train", words=(*once.words, "twice"))

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 
 import nv_norms_rewriter
 
-from .fuzz import graph
+from .fuzz import Graph, graph, used_twice
 from .values import max_error, unit_in_last_place
 
-DEFAULT, LONG = 150, 3000
+DEFAULT, TWICE, LONG = 150, 20, 3000
 
 
-def fused_and_errors(seed: int) -> tuple[int, list[str]]:
-    """How many norms were fused in the graph of a seed, and what is wrong with its values."""
-    random = graph(seed)
+def fused_and_errors(random: Graph) -> tuple[int, list[str]]:
+    """How many norms were fused in a graph, and what is wrong with its values."""
     with nv_norms_rewriter.disabled():
         try:
             stock = random.run()
@@ -42,10 +43,10 @@ def fused_and_errors(seed: int) -> tuple[int, list[str]]:
     return count, problems
 
 
-def check(seeds: range) -> None:
+def check(graphs: Iterable[Graph]) -> None:
     counts, problems = [], []
-    for seed in seeds:
-        count, wrong = fused_and_errors(seed)
+    for random in graphs:
+        count, wrong = fused_and_errors(random)
         counts.append(count)
         problems += wrong
     assert not problems, f"{len(problems)} wrong\n" + "\n\n".join(problems[:5])
@@ -53,7 +54,11 @@ def check(seeds: range) -> None:
 
 
 def test_random_graphs_keep_their_values() -> None:
-    check(range(DEFAULT))
+    check(map(graph, range(DEFAULT)))
+
+
+def test_random_graphs_that_are_used_twice_keep_their_values() -> None:
+    check(used_twice(graph(seed)) for seed in range(TWICE))
 
 
 def test_gradient_that_is_taken_off_itself() -> None:
@@ -63,10 +68,15 @@ def test_gradient_that_is_taken_off_itself() -> None:
     float64. (rstd is 32 and the terms are of up to 80; 24 elements are summed. With four roundings
     each that comes to 24 * 4 * 80 * 2^-24 = 5e-4 at most.)
     """
-    count, problems = fused_and_errors(700361)
+    count, problems = fused_and_errors(graph(700361))
     assert count and not problems, problems
 
 
 @pytest.mark.slow
 def test_many_random_graphs_keep_their_values() -> None:
-    check(range(DEFAULT, DEFAULT + LONG))
+    check(map(graph, range(DEFAULT, DEFAULT + LONG)))
+
+
+@pytest.mark.slow
+def test_many_random_graphs_that_are_used_twice_keep_their_values() -> None:
+    check(used_twice(graph(seed)) for seed in range(TWICE, TWICE + LONG // 4))
