@@ -111,6 +111,7 @@ struct BackwardBody {
   int step;      // elements
   int half = 0;  // of the means
   Column column;
+  float first_mean;  // of column threadIdx.x, in the first unit
   float high[kVec];  // the stored mean
   float e_sum[kVec];
   float dy_sum[kVec];
@@ -176,7 +177,7 @@ struct BackwardBody {
   }
 
   __device__ __forceinline__ void Start() {
-    exchange.Clear();
+    first_mean = threadIdx.x < shape.columns ? LoadMean(place.group, threadIdx.x) : 0.0f;
     if constexpr (ROWS) {
       for (int i = 0; i < shape.row_items; ++i) {
         row_sums[i * kResidentThreads + threadIdx.x] = make_float2(0, 0);
@@ -185,11 +186,11 @@ struct BackwardBody {
   }
 
   __device__ __forceinline__ void Ready() {
+    exchange.Clear();
 #pragma unroll 1
     for (int c = threadIdx.x; c < shape.columns; c += kResidentThreads) {
-      Means(0)[c] = LoadMean(place.group, c);
+      Means(0)[c] = c < kResidentThreads ? first_mean : LoadMean(place.group, c);
     }
-    exchange.AwaitCleared();
     __syncthreads();
   }
 

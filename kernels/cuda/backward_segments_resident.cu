@@ -263,7 +263,7 @@ BackwardKernel KernelFor(const BackwardProblem& problem, bool warps, bool stream
 
 SegmentShape ShapeOf(const BackwardPlan& plan) {
   return ShapeOf(SegmentLayout::Of(plan.problem.geometry.rows),
-                 static_cast<int>(SizeOf(plan.problem.x)), plan.segments);
+                 static_cast<int>(SizeOf(plan.problem.x)), BesideOf(plan.problem), plan.segments);
 }
 
 }  // namespace

@@ -95,8 +95,9 @@ struct GroupExchange {
     return words + (round & 1) * RoundWords<N>(shape);
   }
 
-  // No word may have a round's number before the block that it is of writes it, so nobody sums
-  // before all have cleared theirs: Clear, then the first copies, then AwaitCleared.
+  // No word may have a round's number before the block that it is of writes it, so nobody sends
+  // before all have cleared theirs. That is asked for in the first Send: with the first copies on
+  // their way, the barrier took 8 us, in which the sums wait for nothing else.
   __device__ __forceinline__ void Clear() {
     if (shape.blocks == 1) return;
     const int count = N * shape.columns;
@@ -110,10 +111,6 @@ struct GroupExchange {
       }
     }
     cleared = cooperative_groups::this_grid().barrier_arrive();
-  }
-
-  __device__ __forceinline__ void AwaitCleared() {
-    if (shape.blocks > 1) cooperative_groups::this_grid().barrier_wait(std::move(cleared));
   }
 
   // Adds what blocks first, first + step, ... published of a column.
@@ -156,7 +153,7 @@ struct GroupExchange {
 
   // The block's own sums, of column c in sums[c] of the thread c: into the workspace.
   __device__ __forceinline__ void Send(const double* sums) {
-    ++round;
+    if (round++ == 0) cooperative_groups::this_grid().barrier_wait(std::move(cleared));
     const double inverse = place.rank < shape.extra ? shape.inverse_longer : shape.inverse_share;
     uint2* to = Round() + static_cast<int64_t>(place.rank) * N * shape.columns;
 #pragma unroll 1

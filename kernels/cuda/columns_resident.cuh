@@ -113,6 +113,7 @@ struct StripTiles : SlotLayout<BESIDE> {
   __device__ __forceinline__ int units() const { return shape.units; }
   __device__ __forceinline__ int slots() const { return shape.slots; }
   __device__ __forceinline__ int kept() const { return shape.kept; }
+  __device__ __forceinline__ int ahead() const { return shape.ahead; }
   __device__ __forceinline__ bool active() const { return place.active; }
   __device__ __forceinline__ bool Full(int tile) const { return tile < full; }
   __device__ __forceinline__ int64_t Base(int unit) const {
@@ -149,6 +150,24 @@ struct StripTiles : SlotLayout<BESIDE> {
         at += step * BESIDE;
       }
     }
+  }
+
+  // A thread asks for the lines that begin in its vectors, or that its row of the strip begins in.
+  template <int BYTES>
+  __device__ __forceinline__ void PrefetchItems(const char* at, int items) const {
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+      const bool begins = place.vector == 0 || (reinterpret_cast<uintptr_t>(at) & 127) < BYTES;
+      if (begins && j < items) PrefetchLine(at);
+      at += step * BYTES;
+    }
+  }
+
+  __device__ __forceinline__ void Prefetch(int64_t base, int tile) const {
+    const int items = tile < full ? (place.active ? kItems : 0) : Items(tile);
+    const int64_t first = base + static_cast<int64_t>(tile) * (kItems * step);
+    PrefetchItems<kVectorBytes>(reinterpret_cast<const char*>(x + first), items);
+    if constexpr (BESIDE > 0) PrefetchItems<BESIDE>(dy + first * BESIDE, items);
   }
 
   __device__ __forceinline__ void Load(int slot, int64_t base, int tile, uint64_t policy) const {

@@ -23,9 +23,25 @@ constexpr int kTwoLines = 16;
 constexpr int64_t kWideTiles = 4;
 constexpr int64_t kWide = 64;
 constexpr int64_t kSmallOutput = 24 << 20;  // bytes; not tuned yet
-// Bytes that shared memory and the L2 cache hold together between a first and a second reading.
-constexpr int64_t kOnChip = 48000000;
-constexpr int64_t kManyWaves = 5;  // float32, 8 x 32^3 x 256: 0.73 of the copy, in one wave 0.69
+// Of more bytes than these, units are taken so many at a time. Forward, 4 x 64^3 x 64: 0.645 of the
+// copy's speed in float32, 0.624 in float16, 0.619 from float32 to float16; all at once 0.613,
+// 0.599, 0.561. 2 x 128^3 x 32, a unit at a time: 0.601 and, mixed, 0.546; 0.596 and 0.539 at once.
+constexpr int64_t kAtOnce = 68000000;
+// Units of more bytes are not taken two lines wide. 8 x 32^3 x 256, so many at a time: float32
+// 0.706 two lines wide and 0.69 one, float16 0.698 and 0.689; all at once 0.662 and 0.677.
+constexpr int64_t kSmallUnit = 8000000;
+// The gradient's larger units are better all at once: 8 x 64^3 x 128, float32, 0.591, two at a time
+// 0.555. 8 x 32^3 x 256: 0.641 and 0.611 in float32, 0.646 and 0.625 in float16. Beside a dy of 16
+// bits units in turn lose: 2 x 128^2 x 512 in 32 groups 0.488, all at once 0.585.
+constexpr int64_t kLargestInTurn = 30000000;
+// Strips of two lines only of more bytes than these, forward and in the gradient: 2 x 24^3 x 128,
+// float16, 0.442 and 0.411 two lines wide, 0.510 and 0.517 one; 8 x 64 x 64 x 320, float32, 0.679
+// and 0.637.
+constexpr int64_t kTwoLinesFrom = 30000000;
+constexpr int64_t kGradientTwoLinesFrom = 68000000;
+// Tiles that are asked for into the L2 cache during an exchange: 4 x 64^3 x 64 0.645, without
+// 0.640; in float16 0.624 and 0.610. 8 tiles are no better.
+constexpr int kAhead = 4;
 constexpr int64_t kInt = (int64_t{1} << 31) - 1;
 
 // The narrowest strip that divides a row, is made of whole groups and has at least so many vectors;
@@ -59,6 +75,7 @@ StripShape ShapeOf(const ColumnLayout& layout, int number_bytes, const StripTile
   out.groups = tile.groups;
   out.slots = tile.slots;
   out.kept = tile.kept;
+  out.ahead = tile.blocks > 1 && out.units > tile.groups ? kAhead : 0;
   out.merge_lanes = tile.vectors < 32 && (tile.vectors & (tile.vectors - 1)) == 0;
   out.entries = out.merge_lanes ? kResidentThreads / 32 : out.row_step;
   out.readers = std::max(1, std::min(8, kResidentThreads / out.columns));
@@ -102,21 +119,22 @@ bool CutStrips(const ColumnLayout& layout, const Device& device, int number_byte
     out.blocks = static_cast<int>(std::min(wanted, CeilDiv(rows, tile_rows)));
   };
   const auto units_of = [&](int64_t vectors) { return layout.n * (width / vectors); };
-  // All units at once: the blocks exchange their sums a single time, while otherwise the memory
-  // waits for every exchange.
+  // All units at once: the blocks exchange their sums a single time.
   cut(line, units_of(line));
-  if (out.blocks > 1) {
-    const int64_t lines = NarrowestStrip(width, quantum, kTwoLines);
-    if (lines > 0) cut(lines, units_of(lines));
-  }
-  // Unless there is much more than the chip holds, and it holds several units. Numbers of 16 bits
-  // gain nothing.
   const int64_t unit_bytes = rows * line * ItemBytes(beside);
-  const int64_t units_at_once = (kOnChip + unit_bytes / 2) / unit_bytes;
-  if (number_bytes == 4 && units_at_once >= kManyWaves &&
-      unit_bytes * units_of(line) >= kManyWaves * kOnChip &&
-      units_at_once <= device.multiprocessors / 4) {
-    cut(line, units_at_once);
+  const int64_t bytes = unit_bytes * units_of(line);
+  const int64_t lines = NarrowestStrip(width, quantum, kTwoLines);
+  if (out.blocks > 1 && lines > 0 &&
+      bytes > (beside == 0 ? kTwoLinesFrom : kGradientTwoLinesFrom)) {
+    cut(lines, units_of(lines));
+  }
+  // Or, of much more than the chip holds, so few at a time that it keeps most of them.
+  const bool in_turn = beside == 0 || (beside == kVectorBytes && unit_bytes <= kLargestInTurn);
+  if (bytes > kAtOnce && in_turn) {
+    const bool wide = beside == 0 && lines > 0 && unit_bytes <= kSmallUnit;
+    const int64_t vectors = wide ? lines : line;
+    const int64_t at_once = kAtOnce / (rows * vectors * ItemBytes(beside));
+    if (at_once <= device.multiprocessors / 4) cut(vectors, std::max<int64_t>(1, at_once));
   }
   // Of few rows a block takes wide strips, so that its barriers are for several tiles.
   if (out.blocks == 1) {

@@ -28,6 +28,7 @@ struct StripShape {
   double inverse_longer;  // 1 / (share + 1)
   int groups;             // of blocks
   int slots;              // tiles in a block's shared memory
+  int ahead;              // tiles that are asked for into the L2 cache during an exchange
   int kept;               // of them keep their tile where a unit does not fit
   int entries;            // rows of sums that a block has before it adds them up
   int readers;            // threads that add up a column

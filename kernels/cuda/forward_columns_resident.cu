@@ -186,8 +186,8 @@ struct ForwardBody {
     __syncthreads();
   }
 
-  __device__ __forceinline__ void Start() { exchange.Clear(); }
-  __device__ __forceinline__ void Ready() { exchange.AwaitCleared(); }
+  __device__ __forceinline__ void Start() {}
+  __device__ __forceinline__ void Ready() { exchange.Clear(); }
 
   __device__ __forceinline__ void Begin(int unit) {
     if (threadIdx.x < shape.columns) column = LoadColumn(unit, threadIdx.x);

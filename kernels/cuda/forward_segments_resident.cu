@@ -304,7 +304,7 @@ void PlanForwardSegments(ForwardPlan* plan) {
       },
       &plan->segments);
   if (plan->segments.blocks == 0) return;
-  plan->workspace = std::max(plan->workspace, MailBytes(ShapeOf(layout, size, plan->segments)));
+  plan->workspace = std::max(plan->workspace, MailBytes(ShapeOf(layout, size, 0, plan->segments)));
 }
 
 Status LaunchForwardSegments(const ForwardPlan& plan, const ForwardBuffers& buffers,
@@ -315,7 +315,7 @@ Status LaunchForwardSegments(const ForwardPlan& plan, const ForwardBuffers& buff
   if (!*launched) return Status();
   const SegmentLayout layout = SegmentLayout::Of(problem.geometry.rows);
   const int size = static_cast<int>(SizeOf(problem.x));
-  const SegmentShape shape = ShapeOf(layout.Whole(), size, plan.segments);
+  const SegmentShape shape = ShapeOf(layout.Whole(), size, 0, plan.segments);
   NV_NORMS_RETURN_IF_ERROR(ClearMail(shape, workspace, stream));
   return LaunchResident(
       "normalization of segments", KernelFor(problem, shape.warps, shape.streaming), shape.grid(),

@@ -58,6 +58,7 @@ struct SegmentTiles : SlotLayout<BESIDE> {
   __device__ __forceinline__ int units() const { return team < shape.teams ? shape.rows : 0; }
   __device__ __forceinline__ int slots() const { return shape.slots; }
   __device__ __forceinline__ int kept() const { return shape.kept; }
+  __device__ __forceinline__ int ahead() const { return WARPS ? 0 : shape.ahead; }
   __device__ __forceinline__ bool active() const { return true; }
   __device__ __forceinline__ bool first_thread() const { return threadIdx.x % kLanes == 0; }
   __device__ __forceinline__ int64_t Base(int unit) const {
@@ -94,6 +95,25 @@ struct SegmentTiles : SlotLayout<BESIDE> {
 #pragma unroll
     for (int j = 0; j < kItems; ++j) items += left > j * kLanes;
     return items;
+  }
+
+  // A thread asks for the lines that begin in its vectors, or at a tile's first one.
+  template <int BYTES>
+  __device__ __forceinline__ void PrefetchItems(const char* at, int items) const {
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+      const bool begins =
+          (j == 0 && threadIdx.x % kLanes == 0) || (reinterpret_cast<uintptr_t>(at) & 127) < BYTES;
+      if (begins && j < items) PrefetchLine(at);
+      at += kLanes * BYTES;
+    }
+  }
+
+  __device__ __forceinline__ void Prefetch(int64_t base, int tile) const {
+    const int items = Full(tile) ? kItems : Items(tile);
+    const int64_t at = base + OffsetOf(tile);
+    PrefetchItems<kVectorBytes>(reinterpret_cast<const char*>(x + at), items);
+    if constexpr (BESIDE > 0) PrefetchItems<BESIDE>(dy + at * BESIDE, items);
   }
 
   __device__ __forceinline__ void Load(int slot, int64_t base, int tile, uint64_t policy) const {

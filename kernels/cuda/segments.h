@@ -64,6 +64,7 @@ struct SegmentShape {
   int teams;
   int slots;
   int kept;
+  int ahead;  // tiles that are asked for into the L2 cache during an exchange
   bool streaming;
   bool small_output;
 
@@ -78,7 +79,9 @@ struct SegmentShape {
   }
 };
 
-SegmentShape ShapeOf(const SegmentLayout& layout, int number_bytes, const SegmentCut& cut);
+// beside: bytes of dy beside a vector of x, or 0.
+SegmentShape ShapeOf(const SegmentLayout& layout, int number_bytes, int beside,
+                     const SegmentCut& cut);
 
 // Cuts rows for a kernel that reads x of numbers of so many bytes, and `beside` bytes of dy with a
 // vector of x; kernel(warps, streaming) is the one to launch. cut->blocks is 0 where they do not

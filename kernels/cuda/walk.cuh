@@ -79,6 +79,11 @@ __device__ __forceinline__ void WaitForTiles(int pending) {
 #undef NV_NORMS_WAIT
 }
 
+// Asks for the line of memory that the address is in, into the L2 cache.
+__device__ __forceinline__ void PrefetchLine(const void* at) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+}
+
 __device__ __forceinline__ uint64_t ReadOncePolicy() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -98,6 +103,8 @@ __device__ __forceinline__ uint64_t ReadAgainPolicy() {
 //   Base(unit)             of the unit's first vector
 //   Full(tile), Items(tile)         whether all of this thread's items are there, or how many
 //   Load(slot, base, tile, policy)  starts the copies
+//   Prefetch(base, tile)            into the L2 cache only
+//   ahead                           tiles to prefetch while an exchange is on its way
 // Body has
 //   Start()                       once, before the first copies
 //   Ready()                       once, after them
@@ -169,6 +176,20 @@ struct Walk {
         if (load_unit < tiles.units()) base = tiles.Base(load_unit);
       }
     };
+    // What memory is to do while the blocks wait for each other: tiles behind those that are
+    // loaded, which the L2 cache has when their turn comes.
+    const auto prefetch = [&] {
+      int unit = load_unit;
+      int tile = load_tile;
+#pragma unroll 1
+      for (int i = 0; i < tiles.ahead() && unit < tiles.units(); ++i) {
+        tiles.Prefetch(tiles.Base(unit), tile);
+        if (++tile == tiles.count) {
+          tile = 0;
+          unit += tiles.groups();
+        }
+      }
+    };
     body.Start();
 #pragma unroll 1
     for (int slot = 0; slot < slots; ++slot) load();
@@ -190,6 +211,7 @@ struct Walk {
     for (int unit = tiles.group(); unit < tiles.units(); unit += tiles.groups()) {
       if (summed < tiles.count) sum(unit, tiles.count);
       summed = 0;
+      prefetch();
       if (ahead > 0 && unit + tiles.groups() < tiles.units()) sum(unit + tiles.groups(), ahead);
       body.Receive(unit);
       for (int tile = 0; tile < tiles.count; ++tile) {
@@ -227,6 +249,9 @@ struct Walk {
         if (++slot == window) slot = 0;
       }
       body.Send(unit);
+      const int64_t next = more ? tiles.Base(unit + tiles.groups()) : 0;
+#pragma unroll 1
+      for (int i = 0; more && i < tiles.ahead(); ++i) tiles.Prefetch(next, i);
       body.Receive(unit);
       for (int i = rest - 1; i >= 0; --i) {
         if (--slot < 0) slot = window - 1;
@@ -234,7 +259,6 @@ struct Walk {
         Apply(kept + slot, kept + i);
         if (i >= window) Load(kept + slot, base, kept + i - window, once);
       }
-      const int64_t next = more ? tiles.Base(unit + tiles.groups()) : 0;
       for (int tile = 0; tile < kept; ++tile) {
         Apply(tile, tile);
         if (more) Load(tile, next, tile, once);
