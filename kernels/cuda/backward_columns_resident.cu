@@ -1,429 +1,19 @@
-// Gradients of forward_columns_resident.cu's norms: x and dy are read once where a strip of both
-// fits into the shared memory of a group of blocks. See columns_resident.cuh.
-#include "kernels/cuda/columns_exchange.cuh"
+// Gradients of forward_columns_resident.cu's norms. See backward_columns_resident.cuh.
+#include "kernels/cuda/backward_columns_resident.cuh"
 #include "kernels/cuda/columns_sums.cuh"
 #include "kernels/cuda/kernels.cuh"
-#include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/resident.cuh"
 
 namespace nv_norms {
 namespace cuda {
 namespace {
 
-constexpr int kNumbers = 3;  // of a column, e = x - mean: sums of e, dy and dy * e
-
-// Where things are in shared memory, after the tiles.
-struct Scratch {
-  float* entries;  // [entries, columns, 3]
-  double* sums;    // [readers, columns, 3]
-  float* gammas;   // [columns]
-  float* means;    // [2, columns], as the forward pass stored them: of every other unit
-  float* rstds;    // [stats]
-  GradientTerms<float>* stats;
-
-  __device__ __forceinline__ Scratch(const StripShape& shape, void* at) {
-    char* to = static_cast<char*>(at);
-    entries = reinterpret_cast<float*>(to);
-    to += (4 * shape.entries * (shape.columns * kNumbers + 1) + 15) / 16 * 16;
-    sums = reinterpret_cast<double*>(to);
-    to += 8 * shape.readers * shape.columns * kNumbers;
-    gammas = reinterpret_cast<float*>(to);
-    means = gammas + shape.columns;
-    rstds = means + 2 * shape.columns;
-    to += (4 * kColumnNumbers * shape.columns + 15) / 16 * 16;
-    stats = reinterpret_cast<GradientTerms<float>*>(to);
-  }
-};
-
-struct PlainSums {
-  __device__ __forceinline__ static void Encode(const double (&sums)[kNumbers], double,
-                                                float (&to)[kNumbers]) {
-#pragma unroll
-    for (int k = 0; k < kNumbers; ++k) to[k] = static_cast<float>(sums[k]);
-  }
-  __device__ __forceinline__ static void Add(const float (&from)[kNumbers], double,
-                                             double (&sums)[kNumbers]) {
-#pragma unroll
-    for (int k = 0; k < kNumbers; ++k) sums[k] += from[k];
-  }
-};
-
-// Where a block's part of the gradient of the parameters goes, for another kernel to add up.
-struct Outputs {
-  ChannelSums* sums;       // [n, channels]
-  XhatLine<float>* lines;  // [statistics]
-  float* dgamma;           // [groups of blocks, rows], where parameters belong to rows
-  float* dbeta;
-};
-
-// With every column's sums over the group in scratch.sums.
-__device__ __forceinline__ void TermsOfColumns(const StripShape& shape, Formula formula,
-                                               const Scratch& scratch, const float* means,
-                                               int64_t first_stat, XhatLine<float>* store) {
-  const int members = shape.members();
-  const int lanes = members == 1 ? 1 : 32;
-  const int lane = threadIdx.x % lanes;
-  const double count = static_cast<double>(shape.rows) * members;
-#pragma unroll 1
-  for (int g = threadIdx.x / lanes; g < shape.stats(); g += kResidentThreads / lanes) {
-    double sums[3] = {0, 0, 0};
-#pragma unroll 1
-    for (int m = lane; m < members; m += lanes) {
-      const int column = m / shape.depth * shape.channels + g * shape.depth + m % shape.depth;
-      const double gamma = scratch.gammas[column];
-      sums[0] += scratch.sums[3 * column];
-      sums[1] += gamma * scratch.sums[3 * column + 1];
-      sums[2] += gamma * scratch.sums[3 * column + 2];
-    }
-    if (members > 1) WarpSum(sums, 32);
-    if (lane != 0) continue;
-    scratch.stats[g] = TermsOf<float, double>(formula, means[g * shape.depth], scratch.rstds[g],
-                                              sums[0], sums[1], sums[2], count);
-    if (store != nullptr) store[first_stat + g] = XhatLineOf(scratch.stats[g]);
-  }
-}
-
-#if __CUDA_ARCH__ >= 800
-
-// ROWS: parameters belong to rows, and their gradients are wanted.
-template <typename X, typename D, typename Y, bool ROWS>
-struct BackwardBody {
-  static constexpr int kVec = kVectorBytes / sizeof(X);
-  static constexpr int kBeside = kVec * sizeof(D);
-  static constexpr int kItems = TileItems(kBeside);
-
-  // What one thread has of a column until all need it.
-  struct Column {
-    float gamma;
-    float next_mean;
-    float rstd;  // of statistic c
-  };
-
-  const StripShape& shape;
-  const StripPlace& place;
-  const BackwardProblem& problem;
-  const BackwardBuffers& buffers;
-  Outputs outputs;
-  Scratch scratch;
-  float2* row_sums;  // [row_items, threads]: of dy * xhat and dy, over all units
-  GroupExchange<kNumbers, PlainSums> exchange;
-  int64_t out;   // the thread's first element of the unit
-  int step;      // elements
-  int half = 0;  // of the means
-  Column column;
-  float first_mean;  // of column threadIdx.x, in the first unit
-  float high[kVec];  // the stored mean
-  float e_sum[kVec];
-  float dy_sum[kVec];
-  float dy_e_sum[kVec];
-  // dx = dy * scale - (x - high) * slope + shift
-  float scale[kVec];
-  float slope[kVec];
-  float shift[kVec];
-  float offset[ROWS ? kVec : 1];  // xhat = (x - high) * scale + offset, where ROWS
-
-  __device__ __forceinline__ BackwardBody(const StripShape& shape, const StripPlace& place,
-                                          const BackwardProblem& problem,
-                                          const BackwardBuffers& buffers, const Outputs& outputs,
-                                          void* shared, void* workspace)
-      : shape(shape),
-        place(place),
-        problem(problem),
-        buffers(buffers),
-        outputs(outputs),
-        scratch(shape, static_cast<char*>(shared) + RowSumBytes(shape.row_items)),
-        row_sums(static_cast<float2*>(shared)),
-        exchange(shape, place, workspace) {
-    step = shape.row_step * shape.width * kVec;
-  }
-
-  __device__ __forceinline__ int64_t FirstStat(const StripUnit& at) const {
-    return at.n * shape.norm_groups + static_cast<int64_t>(at.strip) * shape.stats();
-  }
-
-  __device__ __forceinline__ float LoadMean(int unit, int c) const {
-    if (buffers.mean == nullptr || unit >= shape.units) return 0;
-    return static_cast<const float*>(
-        buffers.mean)[FirstStat(StripUnit(shape, unit)) + StatOf(shape, c)];
-  }
-
-  __device__ __forceinline__ Column LoadColumn(int unit, int c) const {
-    const StripUnit at(shape, unit);
-    Column out = {1, LoadMean(unit + shape.groups, c), 0};
-    if (shape.s_stride == 0) {
-      const int64_t param = shape.ParamOf(ChannelOf(shape, at.strip, c));
-      out.gamma = ParamOr<float>(problem.param, buffers.gamma, param, 1);
-    }
-    if (c < shape.stats()) {
-      out.rstd = static_cast<const float*>(buffers.rstd)[FirstStat(at) + c];
-    }
-    return out;
-  }
-
-  __device__ __forceinline__ float* Means(int half) const {
-    return scratch.means + half * shape.columns;
-  }
-
-  __device__ __forceinline__ void PutColumns(int unit) const {
-    Column put = column;
-    __syncthreads();  // the last unit's are read no more
-#pragma unroll 1
-    for (int c = threadIdx.x; c < shape.columns; c += kResidentThreads) {
-      if (c >= kResidentThreads) put = LoadColumn(unit, c);
-      scratch.gammas[c] = put.gamma;
-      Means(half ^ 1)[c] = put.next_mean;
-      if (c < shape.stats()) scratch.rstds[c] = put.rstd;
-    }
-  }
-
-  __device__ __forceinline__ void Start() {
-    first_mean = threadIdx.x < shape.columns ? LoadMean(place.group, threadIdx.x) : 0.0f;
-    if constexpr (ROWS) {
-      for (int i = 0; i < shape.row_items; ++i) {
-        row_sums[i * kResidentThreads + threadIdx.x] = make_float2(0, 0);
-      }
-    }
-  }
-
-  __device__ __forceinline__ void Ready() {
-    exchange.Clear();
-#pragma unroll 1
-    for (int c = threadIdx.x; c < shape.columns; c += kResidentThreads) {
-      Means(0)[c] = c < kResidentThreads ? first_mean : LoadMean(place.group, c);
-    }
-    __syncthreads();
-  }
-
-  __device__ __forceinline__ void Begin(int unit) {
-    if (threadIdx.x < shape.columns) column = LoadColumn(unit, threadIdx.x);
-#pragma unroll
-    for (int v = 0; v < kVec; ++v) {
-      e_sum[v] = dy_sum[v] = dy_e_sum[v] = 0;
-      high[v] = place.active ? Means(half)[place.vector * kVec + v] : 0.0f;
-    }
-    out = (StripUnit(shape, unit).Base(shape) +
-           static_cast<int64_t>(place.begin + place.row) * shape.width + place.vector) *
-          kVec;
-  }
-
-  // gamma of a tile's rows, where it belongs to rows.
-  __device__ __forceinline__ void LoadGammas(int tile, int items, float (&to)[kItems]) const {
-    if (shape.s_stride == 0) return;
-    LoadRows<kItems>(shape, place, problem.param, buffers.gamma, tile, items, 1, to);
-  }
-
-  // Item j of a tile: x - mean, and dy.
-  __device__ __forceinline__ void Take(const uint4* from, int j, float (&e)[kVec],
-                                       float (&w)[kVec]) const {
-    using Layout = SlotLayout<kBeside>;
-    using C = Chunk<kBeside>;
-    uint32_t x[4];
-    uint32_t dy[4];
-    Chunk<16>::Split(*Layout::X(from, j), x);
-    C::Split(*reinterpret_cast<const typename C::Type*>(Layout::Beside(from, j)), dy);
-#pragma unroll
-    for (int v = 0; v < kVec; ++v) {
-      e[v] = To<float>::Of(Word<X>::Get(x, v)) - high[v];
-      w[v] = To<float>::Of(Word<D>::Get(dy, v));
-    }
-  }
-
-  // dy * gamma, where gamma belongs to rows.
-  __device__ __forceinline__ void Weigh(const float (&gammas)[kItems], int j,
-                                        float (&w)[kVec]) const {
-    if (shape.s_stride == 0) return;
-#pragma unroll
-    for (int v = 0; v < kVec; ++v) w[v] *= gammas[j];
-  }
-
-  __device__ __forceinline__ void AddRow(int item, const float (&e)[kVec],
-                                         const float (&dy)[kVec]) const {
-    float2& to = row_sums[item * kResidentThreads + threadIdx.x];
-    float2 sums = to;
-#pragma unroll
-    for (int v = 0; v < kVec; ++v) {
-      sums.x += dy[v] * (e[v] * scale[v] + offset[v]);
-      sums.y += dy[v];
-    }
-    to = sums;
-  }
-
-  // After all units: the sums of the block's rows over its columns.
-  __device__ __forceinline__ void StoreRows() const {
-    __syncthreads();
-#pragma unroll 1
-    for (int r = threadIdx.x; r < place.length; r += kResidentThreads) {
-      const float2* from =
-          row_sums + r / shape.row_step * kResidentThreads + r % shape.row_step * shape.vectors;
-      float2 sums = make_float2(0, 0);
-#pragma unroll 1
-      for (int i = 0; i < shape.vectors; ++i) {
-        sums.x += from[i].x;
-        sums.y += from[i].y;
-      }
-      const int64_t to = static_cast<int64_t>(place.group) * shape.rows + place.begin + r;
-      if (outputs.dgamma != nullptr) outputs.dgamma[to] = sums.x;
-      if (outputs.dbeta != nullptr) outputs.dbeta[to] = sums.y;
-    }
-  }
-
-  template <bool FULL>
-  __device__ __forceinline__ void Sum(const uint4* from, int tile, int items) {
-    float gammas[kItems];
-    LoadGammas(tile, items, gammas);
-#pragma unroll
-    for (int j = 0; j < kItems; ++j) {
-      if (!FULL && j >= items) break;
-      float e[kVec];
-      float w[kVec];
-      Take(from, j, e, w);
-      Weigh(gammas, j, w);
-#pragma unroll
-      for (int v = 0; v < kVec; ++v) {
-        e_sum[v] += e[v];
-        dy_sum[v] += w[v];
-        dy_e_sum[v] += w[v] * e[v];
-      }
-    }
-  }
-
-  __device__ __forceinline__ void PutEntries() {
-    if (shape.merge_lanes) {
-#pragma unroll 1
-      for (int lanes = shape.vectors; lanes < 32; lanes *= 2) {
-#pragma unroll
-        for (int v = 0; v < kVec; ++v) {
-          e_sum[v] += __shfl_xor_sync(0xffffffffu, e_sum[v], lanes);
-          dy_sum[v] += __shfl_xor_sync(0xffffffffu, dy_sum[v], lanes);
-          dy_e_sum[v] += __shfl_xor_sync(0xffffffffu, dy_e_sum[v], lanes);
-        }
-      }
-    }
-    const int entry = shape.merge_lanes ? threadIdx.x / 32 : place.row;
-    if (shape.merge_lanes ? threadIdx.x % 32 < shape.vectors : place.active) {
-      float* to = scratch.entries + (entry * shape.columns + place.vector * kVec) * kNumbers;
-#pragma unroll
-      for (int v = 0; v < kVec; ++v) {
-        to[kNumbers * v] = e_sum[v];
-        to[kNumbers * v + 1] = dy_sum[v];
-        to[kNumbers * v + 2] = dy_e_sum[v];
-      }
-    }
-    __syncthreads();
-  }
-
-  __device__ __forceinline__ void Send(int unit) {
-    PutColumns(unit);
-    PutEntries();
-    ColumnSums<kNumbers>(shape, shape.entries, scratch.sums,
-                         [&](int reader, int count, int column, double (&sums)[kNumbers]) {
-#pragma unroll 1
-                           for (int row = reader; row < count; row += shape.readers) {
-                             const float* at =
-                                 scratch.entries + (row * shape.columns + column) * kNumbers;
-#pragma unroll
-                             for (int k = 0; k < kNumbers; ++k) sums[k] += at[k];
-                           }
-                         });
-    if (shape.blocks > 1) exchange.Send(scratch.sums);
-  }
-
-  __device__ __forceinline__ void Receive(int unit) {
-    if (shape.blocks > 1) exchange.Receive(scratch.sums);
-    __syncthreads();
-    const StripUnit at(shape, unit);
-    TermsOfColumns(shape, problem.formula, scratch, Means(half), FirstStat(at),
-                   place.rank == 0 ? outputs.lines : nullptr);
-    if (place.rank == 0 && outputs.sums != nullptr) StoreChannels(at);
-    __syncthreads();
-    TakeTerms();
-    half ^= 1;
-  }
-
-  // Every channel's sums: over its columns, where several rows are taken as one.
-  __device__ __forceinline__ void StoreChannels(const StripUnit& at) const {
-    ChannelSums* to = outputs.sums + at.n * shape.channels;
-#pragma unroll 1
-    for (int c = threadIdx.x; c < shape.columns / shape.fold; c += kResidentThreads) {
-      ChannelSums sums = {0, 0, 0};
-#pragma unroll 1
-      for (int column = c; column < shape.columns; column += shape.columns / shape.fold) {
-        sums.e += scratch.sums[kNumbers * column];
-        sums.dy += scratch.sums[kNumbers * column + 1];
-        sums.dy_e += scratch.sums[kNumbers * column + 2];
-      }
-      to[ChannelOf(shape, at.strip, c)] = sums;
-    }
-  }
-
-  __device__ __forceinline__ void TakeTerms() {
-    if (!place.active) return;
-#pragma unroll
-    for (int v = 0; v < kVec; ++v) {
-      const int column = place.vector * kVec + v;
-      const GradientTerms<float> terms = scratch.stats[StatOf(shape, column)];
-      scale[v] = terms.rstd * scratch.gammas[column];
-      slope[v] = terms.rstd * terms.slope;
-      shift[v] = terms.low * slope[v] - terms.rstd * terms.w_mean;
-      if constexpr (ROWS) {
-        offset[v] = ((terms.high - terms.xhat_high) - terms.xhat_low) * terms.rstd;
-      }
-    }
-  }
-
-  template <bool FULL>
-  __device__ __forceinline__ void Apply(const uint4* from, int tile, int items) {
-    int64_t to = out + static_cast<int64_t>(tile) * (kItems * step);
-    float gammas[kItems];
-    LoadGammas(tile, items, gammas);
-#pragma unroll
-    for (int j = 0; j < kItems; ++j) {
-      if (!FULL && j >= items) break;
-      float e[kVec];
-      float dx[kVec];
-      Take(from, j, e, dx);
-      if constexpr (ROWS) AddRow(tile * kItems + j, e, dx);
-      Weigh(gammas, j, dx);
-#pragma unroll
-      for (int v = 0; v < kVec; ++v) dx[v] = dx[v] * scale[v] - (e[v] * slope[v] - shift[v]);
-      StoreStrip<Y>(problem.dx, buffers.dx, to, dx, shape.small_output);
-      to += step;
-    }
-  }
-};
-
-#endif  // __CUDA_ARCH__ >= 800
-
-template <typename X, typename D, typename Y, bool STREAMING, bool ROWS>
-__global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
-    BackwardResidentKernel(const __grid_constant__ StripShape shape,
-                           const __grid_constant__ BackwardProblem problem,
-                           const BackwardBuffers buffers, const Outputs outputs, void* workspace) {
-#if __CUDA_ARCH__ >= 800
-  extern __shared__ uint4 tiles[];
-  const StripPlace place(shape);
-  using Body = BackwardBody<X, D, Y, ROWS>;
-  using Tiles = StripTiles<Body::kBeside>;
-  uint4* scratch = tiles + shape.slots * (TileBytes(Body::kBeside) / kVectorBytes);
-  Body body(shape, place, problem, buffers, outputs, scratch, workspace);
-  const Tiles strip(shape, place, tiles, buffers.x, buffers.dy);
-  Walk<Tiles, Body> walk(strip, body);
-  walk.template Run<STREAMING, false>();
-  if constexpr (ROWS) body.StoreRows();
-#endif
-}
-
-using BackwardKernel = void (*)(StripShape, BackwardProblem, BackwardBuffers, Outputs, void*);
-
 BackwardKernel KernelFor(const BackwardProblem& problem, bool streaming, bool rows) {
+  if (rows) return RowSumsKernelFor(problem, streaming);
   return BackwardKernelOf(problem, [&](auto* x, auto* dy, auto* dx) -> BackwardKernel {
     using X = std::remove_pointer_t<decltype(x)>;
     using D = std::remove_pointer_t<decltype(dy)>;
     using Y = std::remove_pointer_t<decltype(dx)>;
-    if constexpr (!std::is_void_v<Y>) {
-      if (rows && streaming) return BackwardResidentKernel<X, D, Y, true, true>;
-      if (rows) return BackwardResidentKernel<X, D, Y, false, true>;
-    }
     if (streaming) return BackwardResidentKernel<X, D, Y, true, false>;
     return BackwardResidentKernel<X, D, Y, false, false>;
   });
@@ -453,7 +43,7 @@ void PlanBackwardColumnsResident(BackwardPlan* plan) {
     const auto kernel = [&](bool streaming) {
       return reinterpret_cast<const void*>(KernelFor(problem, streaming, rows));
     };
-    return CutStrips(layout, plan->device, size, BesideOf(problem), kNumbers,
+    return CutStrips(layout, plan->device, size, BesideOf(problem), kGradientNumbers,
                      sizeof(GradientTerms<float>), rows, kernel, &plan->strips);
   };
   const bool rows = layout.s_stride != 0 && plan->want_params && problem.dx == problem.x;
@@ -462,8 +52,8 @@ void PlanBackwardColumnsResident(BackwardPlan* plan) {
   const int64_t params = shape.row_items > 0
                              ? 2 * RowPartialBytes(shape)
                              : Align16(XhatLineBytes(problem)) + RowParamsBytes(*plan);
-  plan->workspace =
-      std::max(plan->workspace, ExchangeBytes<kNumbers>(shape) + ChannelBytes(layout) + params);
+  plan->workspace = std::max(
+      plan->workspace, ExchangeBytes<kGradientNumbers>(shape) + ChannelBytes(layout) + params);
 }
 
 Status LaunchBackwardColumnsResident(const BackwardPlan& plan, const BackwardBuffers& buffers,
@@ -474,12 +64,12 @@ Status LaunchBackwardColumnsResident(const BackwardPlan& plan, const BackwardBuf
   if (!*launched) return Status();
   const ColumnLayout& layout = problem.geometry.columns;
   const StripShape shape = ShapeOf(layout, static_cast<int>(SizeOf(problem.x)), plan.strips);
-  char* const sums = static_cast<char*>(workspace) + ExchangeBytes<kNumbers>(shape);
+  char* const sums = static_cast<char*>(workspace) + ExchangeBytes<kGradientNumbers>(shape);
   char* const rest = sums + ChannelBytes(layout);
   auto* lines = reinterpret_cast<XhatLine<float>*>(rest);
   const bool params = buffers.dgamma != nullptr || buffers.dbeta != nullptr;
   const bool rows = shape.row_items > 0;
-  Outputs outputs = {};
+  GradientOutputs outputs = {};
   if (params && rows) {
     outputs.dgamma = reinterpret_cast<float*>(rest);
     outputs.dbeta = reinterpret_cast<float*>(rest + RowPartialBytes(shape));

@@ -34,9 +34,9 @@ constexpr int64_t kSmallUnit = 8000000;
 // 0.555. 8 x 32^3 x 256: 0.641 and 0.611 in float32, 0.646 and 0.625 in float16. Beside a dy of 16
 // bits units in turn lose: 2 x 128^2 x 512 in 32 groups 0.488, all at once 0.585.
 constexpr int64_t kLargestInTurn = 30000000;
-// Strips of two lines only of more bytes than these, forward and in the gradient: 2 x 24^3 x 128,
-// float16, 0.442 and 0.411 two lines wide, 0.510 and 0.517 one; 8 x 64 x 64 x 320, float32, 0.679
-// and 0.637.
+// Strips of two lines only of more bytes than these. Two lines wide and one: 2 x 24^3 x 128,
+// float16, 0.442 and 0.510 forward, 0.411 and 0.517 in the gradient; 8 x 64 x 64 x 320, float32,
+// 0.679 and 0.637 forward, beside a dy of 16 bits 0.573 and 0.485.
 constexpr int64_t kTwoLinesFrom = 30000000;
 constexpr int64_t kGradientTwoLinesFrom = 68000000;
 // Tiles that are asked for into the L2 cache during an exchange: 4 x 64^3 x 64 0.645, without
@@ -125,7 +125,7 @@ bool CutStrips(const ColumnLayout& layout, const Device& device, int number_byte
   const int64_t bytes = unit_bytes * units_of(line);
   const int64_t lines = NarrowestStrip(width, quantum, kTwoLines);
   if (out.blocks > 1 && lines > 0 &&
-      bytes > (beside == 0 ? kTwoLinesFrom : kGradientTwoLinesFrom)) {
+      bytes > (beside == kVectorBytes ? kGradientTwoLinesFrom : kTwoLinesFrom)) {
     cut(lines, units_of(lines));
   }
   // Or, of much more than the chip holds, so few at a time that it keeps most of them.
