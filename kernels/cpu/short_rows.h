@@ -13,9 +13,10 @@ namespace cpu {
 
 // Columns up to which that is faster than rows one by one. AVX-512, float32 in the L2 cache, one
 // thread, picoseconds an element, so and one by one: forward 269 and 548 at 49 columns, 268 and 406
-// at 64, 259 and 311 at 100, 296 and 239 at 128; backward 517 and 548 at 49, 588 and 399 at 64.
+// at 64, 259 and 311 at 100, 296 and 239 at 128; backward 550 and 710 at 50, 530 and 520 at 64, 550
+// and 505 at 100.
 constexpr int64_t kShortForward = 112;
-constexpr int64_t kShortBackward = 49;
+constexpr int64_t kShortBackward = 63;
 
 // The lanes of the widest vectors: work is cut into multiples of so many rows, so that only the
 // last block of a tensor is not whole, and blocks begin at multiples of a vector.

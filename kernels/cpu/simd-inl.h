@@ -187,6 +187,31 @@ NV_NORMS_INLINE void StorePart(Vec<ComputedIn<T>> v, int64_t count, T* to) {
   Store(v, part);
   for (int64_t i = 0; i < count; ++i) to[i] = part[i];
 }
+#if NV_NORMS_VECTOR_BYTES == 32
+NV_NORMS_INLINE __m256i FirstLanes(int64_t count, float) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)),
+                            _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+NV_NORMS_INLINE __m256i FirstLanes(int64_t count, double) {
+  return _mm256_cmpgt_epi64(_mm256_set1_epi64x(count), _mm256_setr_epi64x(0, 1, 2, 3));
+}
+NV_NORMS_INLINE Vec<float> LoadPart(const float* from, int64_t count, float fill) {
+  const __m256i mask = FirstLanes(count, fill);
+  return reinterpret_cast<Vec<float>>(_mm256_blendv_ps(
+      _mm256_set1_ps(fill), _mm256_maskload_ps(from, mask), _mm256_castsi256_ps(mask)));
+}
+NV_NORMS_INLINE Vec<double> LoadPart(const double* from, int64_t count, double fill) {
+  const __m256i mask = FirstLanes(count, fill);
+  return reinterpret_cast<Vec<double>>(_mm256_blendv_pd(
+      _mm256_set1_pd(fill), _mm256_maskload_pd(from, mask), _mm256_castsi256_pd(mask)));
+}
+NV_NORMS_INLINE void StorePart(Vec<float> v, int64_t count, float* to) {
+  _mm256_maskstore_ps(to, FirstLanes(count, 0.0f), reinterpret_cast<__m256>(v));
+}
+NV_NORMS_INLINE void StorePart(Vec<double> v, int64_t count, double* to) {
+  _mm256_maskstore_pd(to, FirstLanes(count, 0.0), reinterpret_cast<__m256d>(v));
+}
+#endif
 #if NV_NORMS_VECTOR_BYTES == 64
 NV_NORMS_INLINE Vec<float> LoadPart(const float* from, int64_t count, float fill) {
   const __mmask16 mask = static_cast<__mmask16>(_bzhi_u32(0xffffu, static_cast<unsigned>(count)));
@@ -195,6 +220,14 @@ NV_NORMS_INLINE Vec<float> LoadPart(const float* from, int64_t count, float fill
 NV_NORMS_INLINE void StorePart(Vec<float> v, int64_t count, float* to) {
   const __mmask16 mask = static_cast<__mmask16>(_bzhi_u32(0xffffu, static_cast<unsigned>(count)));
   _mm512_mask_storeu_ps(to, mask, reinterpret_cast<__m512>(v));
+}
+NV_NORMS_INLINE Vec<double> LoadPart(const double* from, int64_t count, double fill) {
+  const __mmask8 mask = static_cast<__mmask8>(_bzhi_u32(0xffu, static_cast<unsigned>(count)));
+  return reinterpret_cast<Vec<double>>(_mm512_mask_loadu_pd(_mm512_set1_pd(fill), mask, from));
+}
+NV_NORMS_INLINE void StorePart(Vec<double> v, int64_t count, double* to) {
+  const __mmask8 mask = static_cast<__mmask8>(_bzhi_u32(0xffu, static_cast<unsigned>(count)));
+  _mm512_mask_storeu_pd(to, mask, reinterpret_cast<__m512d>(v));
 }
 NV_NORMS_INLINE __m256i LoadPartBits(const void* from, int64_t count) {
   return _mm256_maskz_loadu_epi16(
@@ -234,6 +267,8 @@ NV_NORMS_INLINE Vec<double> WidenLow(Vec<float> v) {
 #elif NV_NORMS_VECTOR_BYTES == 32
   return reinterpret_cast<Vec<double>>(
       _mm256_cvtps_pd(_mm256_castps256_ps128(reinterpret_cast<__m256>(v))));
+#elif defined(__x86_64__)
+  return reinterpret_cast<Vec<double>>(_mm_cvtps_pd(reinterpret_cast<__m128>(v)));
 #else
   return Vec<double>{v[0], v[1]};
 #endif
@@ -245,6 +280,9 @@ NV_NORMS_INLINE Vec<double> WidenHigh(Vec<float> v) {
 #elif NV_NORMS_VECTOR_BYTES == 32
   return reinterpret_cast<Vec<double>>(
       _mm256_cvtps_pd(_mm256_extractf128_ps(reinterpret_cast<__m256>(v), 1)));
+#elif defined(__x86_64__)
+  const __m128 all = reinterpret_cast<__m128>(v);
+  return reinterpret_cast<Vec<double>>(_mm_cvtps_pd(_mm_movehl_ps(all, all)));
 #else
   return Vec<double>{v[2], v[3]};
 #endif

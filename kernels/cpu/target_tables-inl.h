@@ -6,7 +6,8 @@
 #include "kernels/cpu/columns-inl.h"
 #include "kernels/cpu/rows_backward-inl.h"
 #include "kernels/cpu/rows_forward-inl.h"
-#include "kernels/cpu/short_rows-inl.h"
+#include "kernels/cpu/short_backward-inl.h"
+#include "kernels/cpu/short_forward-inl.h"
 #include "kernels/cpu/simd-inl.h"
 
 namespace nv_norms {
@@ -24,13 +25,20 @@ void Convert(const From* from, int64_t count, To* to) {
           __attribute__((always_inline)) { return LoadPart(from + i, rest, A(0)); });
 }
 
-// Without AVX2 rows are computed one by one: there are neither gathers nor permutations, and means
-// of 3 columns missed the tests' bound by up to 5.8 times there, why was not found.
-constexpr bool kTakesShortRows = NV_NORMS_VECTOR_BYTES >= 32;
+// Without AVX2 there are no permutations, and whole vectors of one row are faster: float32 in the
+// L2 cache, one thread, picoseconds an element, many rows at a time and one by one: 12 columns 1960
+// and 2410, 16 columns 1680 and 1770, 48 columns 1420 and 920; but 3, 15 and 47 columns 3250 and
+// 83000, 1870 and 16100, 1560 and 5570 (on a busy machine).
+template <typename T>
+bool TakesShort(const RowLayout& rows, int64_t most_cols) {
+  constexpr int64_t lanes = kLanes<ComputedIn<T>>;
+  const bool whole = rows.cols % lanes == 0 && rows.cols > 3 * lanes;
+  return (NV_NORMS_VECTOR_BYTES > 16 || !whole) && AreShort(rows, most_cols);
+}
 
 template <typename T>
 void ForwardRows(const RowForward<T>& task, int64_t begin, int64_t end) {
-  if (kTakesShortRows && AreShort(task.layout, kShortForward)) {
+  if (TakesShort<T>(task.layout, kShortForward)) {
     ForwardShortRowBlocks(task, begin, end);
   } else if (task.stream) {
     ForwardRowsAs<true>(task, begin, end);
@@ -43,7 +51,7 @@ void ForwardRows(const RowForward<T>& task, int64_t begin, int64_t end) {
 template <typename T>
 void BackwardRows(const RowBackward<T>& task, int64_t begin, int64_t end, double* dgamma,
                   double* dbeta) {
-  if (kTakesShortRows && AreShort(task.layout, kShortBackward)) {
+  if (TakesShort<T>(task.layout, kShortBackward)) {
     BackwardShortRowBlocks(task, begin, end, dgamma, dbeta);
   } else if (task.stream) {
     BackwardRowsAs<true>(task, begin, end, dgamma, dbeta);

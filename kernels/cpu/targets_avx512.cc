@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "kernels/cpu/cache.h"
 #include "kernels/cpu/kernels.h"

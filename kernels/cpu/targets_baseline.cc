@@ -1,6 +1,7 @@
 // The kernels for any x86-64 CPU, or another architecture.
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -239,10 +239,13 @@ def hard_rows() -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", hard_rows())
-@pytest.mark.parametrize("layout", ["rows", "columns", "groups"])
+@pytest.mark.parametrize("layout", ["rows", "rows of 3", "rows of 17", "columns", "groups"])
 def test_hard_inputs(name: str, layout: str, rng: np.random.Generator) -> None:
     x = hard_rows()[name].astype(F32)
     if layout == "rows":
+        check(({"axis": [-1]}, x.shape), rng, (F32, F32, F32), x=x)
+    elif layout.startswith("rows of "):
+        x = np.resize(x, (x.size // int(layout[8:]), int(layout[8:])))
         check(({"axis": [-1]}, x.shape), rng, (F32, F32, F32), x=x)
     elif layout == "columns":
         x = np.ascontiguousarray(x.T)[np.newaxis]
