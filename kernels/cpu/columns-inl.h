@@ -34,6 +34,18 @@ NV_NORMS_INLINE void ForRows(int64_t rows, const Visit& visit) {
   for (; r < rows; ++r) visit(std::integral_constant<int, 1>(), r);
 }
 
+// While `rows` rows of a tile are summed those that come kAheadInTile bytes later are brought
+// closer: where a strip's rows lie apart nothing else does.
+constexpr int64_t kAheadInTile = 4096;
+template <int rows, typename T>
+NV_NORMS_INLINE void PrefetchRows(const T* from, int64_t step, int64_t width, int64_t c) {
+  constexpr int64_t line = 64 / sizeof(T);
+  if (c % line != 0) return;
+  const int64_t ahead = kAheadInTile / static_cast<int64_t>(sizeof(T)) / width + rows;
+#pragma GCC unroll 4
+  for (int r = 0; r < rows; ++r) Prefetch(from + (r + ahead) * step + c);
+}
+
 // sum += x - shift.
 template <typename T>
 NV_NORMS_INLINE void AddShifted(const ColumnTile<T>& tile, const ComputedIn<T>* shift,
@@ -60,6 +72,7 @@ NV_NORMS_INLINE void AddMoments(const ColumnTile<T>& tile, const ComputedIn<T>* 
   ForRows(tile.rows, [&](auto rows, int64_t row) __attribute__((always_inline)) {
     constexpr int together = decltype(rows)::value;
     ForColumns<A>(tile.width, [&](int64_t c, int64_t part) __attribute__((always_inline)) {
+      PrefetchRows<together>(tile.x + row * tile.step, tile.step, tile.width, c);
       const Vec<A> s = Load(shift + c);
       Vec<A> first{};
       Vec<A> second{};
@@ -206,6 +219,8 @@ void TileGradientSums(const ColumnTile<T>& tile, const T* dy, int64_t dy_step,
   ForRows(tile.rows, [&](auto rows, int64_t row) __attribute__((always_inline)) {
     constexpr int together = decltype(rows)::value;
     ForColumns<A>(tile.width, [&](int64_t c, int64_t part) __attribute__((always_inline)) {
+      PrefetchRows<together>(tile.x + row * tile.step, tile.step, tile.width, c);
+      PrefetchRows<together>(dy + row * dy_step, dy_step, tile.width, c);
       const Vec<A> s = LoadAt(about + c, part);
       Vec<A> e_rows{};
       Vec<A> w_rows{};
