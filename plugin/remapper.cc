@@ -342,8 +342,14 @@ absl::StatusOr<bool> Remap(const tensorflow::GraphDef& graph, TF_GrapplerItem* i
   // The view changes nothing before it is asked to.
   GraphView view(const_cast<tensorflow::GraphDef*>(&graph));
   if (!view.ok()) return absl::InvalidArgumentError(view.error());
+  // A session holds what it is fed against a placeholder's shape; what is fed in the place of a
+  // computed tensor, against what Python knows of that.
+  bool feeds_fit = true;
   for (const std::string& feed : options.feeds) {
-    if (view.Find(feed) >= 0) view.MarkFed(view.Find(feed));
+    const int node = view.Find(feed);
+    if (node < 0) continue;
+    feeds_fit = feeds_fit && view.def(node).op() == "Placeholder";
+    view.MarkFed(node);
   }
   const std::function<bool(int)> nodes = [&](int node) {
     return OnDevice(view.def(node).device(), options.device_type);
@@ -356,7 +362,7 @@ absl::StatusOr<bool> Remap(const tensorflow::GraphDef& graph, TF_GrapplerItem* i
   Shapes shapes(item, &view);
   const absl::Time start = absl::Now();
   if (work.wants_shapes() || options.check) {
-    const absl::Status inferred = shapes.Infer();
+    const absl::Status inferred = shapes.Infer(feeds_fit);
     if (!inferred.ok()) return inferred;
   }
   const absl::Time shapes_known = absl::Now();

@@ -32,9 +32,10 @@ Shapes::Shapes(TF_GrapplerItem* item, const GraphView* view)
 
 Shapes::~Shapes() { TF_DeleteGraphProperties(properties_); }
 
-absl::Status Shapes::Infer() {
+absl::Status Shapes::Infer(bool feeds_fit) {
   StatusPtr status = NewStatus();
-  TF_InferStatically(properties_, /*assume_valid_feeds=*/0, /*aggressive_shape_inference=*/0,
+  TF_InferStatically(properties_, /*assume_valid_feeds=*/feeds_fit ? 1 : 0,
+                     /*aggressive_shape_inference=*/0,
                      /*include_input_tensor_values=*/0, /*include_output_tensor_values=*/0,
                      status.get());
   if (TF_GetCode(status.get()) == TF_OK) return absl::OkStatus();

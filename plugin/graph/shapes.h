@@ -28,7 +28,8 @@ class Shapes {
   Shapes(const Shapes&) = delete;
   Shapes& operator=(const Shapes&) = delete;
 
-  absl::Status Infer();
+  // `feeds_fit`: whether what is fed has the shapes that the graph says.
+  absl::Status Infer(bool feeds_fit);
   const TensorInfo& Get(TensorId tensor) const;
   // For nodes that an edit made.
   void Set(int node, std::vector<TensorInfo> outputs) { known_[node] = std::move(outputs); }

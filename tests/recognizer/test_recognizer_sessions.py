@@ -51,3 +51,23 @@ def test_variables_are_normalized_scaled_and_updated(rng, use_resource: bool) ->
     )
     np.testing.assert_allclose(after["beta"], start["beta"] - 0.1 * dy.sum(0), 2e-5, 2e-5)
     np.testing.assert_array_equal(after["w"], start["w"])
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5, 4), (None, 3, 5, 4), (None, None, None, 4)])
+def test_placeholder_that_is_fed_has_the_shape_that_it_says(rng, shape) -> None:
+    """Without a rank no instance norm can be told; a session checks what it is fed against it."""
+    gamma, beta = (rng.uniform(0.5, 2.0, 4).astype(np.float32) for _ in range(2))
+    a = rng.normal(size=(2, 3, 5, 4)).astype(np.float32)
+    with tf.Graph().as_default() as graph:
+        x = placeholder("x", shape)
+        mean, variance = tf.nn.moments(x, [1, 2], keepdims=True)
+        y = (x - mean) * tf.math.rsqrt(variance + 1e-3) * gamma + beta
+        nv_norms_rewriter.enable()
+        nv_norms_rewriter.clear_report()
+        with v1.Session(graph=graph) as session:
+            got = session.run(y, {x: a})
+    assert [record.kind for record in nv_norms_rewriter.report() if record.fused] == [
+        "instance_norm"
+    ]
+    want = oracle.instance_norm(a, gamma, beta, epsilon=1e-3).y
+    np.testing.assert_allclose(got, want, 2e-5, 2e-5)
