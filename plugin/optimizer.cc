@@ -23,6 +23,11 @@ std::atomic<bool>& Enabled() {
   return enabled;
 }
 
+std::atomic<bool>& Registered(const char* device_type) {
+  static std::atomic<bool> cpu{false}, gpu{false};
+  return std::strcmp(device_type, "GPU") == 0 ? gpu : cpu;
+}
+
 // TensorFlow creates one of these for each graph and destroys it afterwards.
 struct Optimizer {
   const char* device_type;
@@ -126,6 +131,7 @@ void Optimize(void* self, const TF_Buffer* /*graph*/, const TF_GrapplerItem* ite
 
 void SetEnabled(bool enabled) { Enabled() = enabled; }
 bool IsEnabled() { return Enabled(); }
+bool IsRegisteredFor(const char* device_type) { return Registered(device_type); }
 
 void RegisterOptimizer(const char* device_type, TP_OptimizerRegistrationParams* params,
                        TF_Status* status) {
@@ -137,6 +143,7 @@ void RegisterOptimizer(const char* device_type, TP_OptimizerRegistrationParams* 
       std::strcmp(device_type, "GPU") == 0 ? CreateForGpu : CreateForCpu;
   params->optimizer->optimize_func = Optimize;
   params->optimizer->destroy_func = Destroy;
+  Registered(device_type) = true;
   TF_SetStatus(status, TF_OK, "");
 }
 

@@ -9,6 +9,9 @@ namespace nv_norms {
 void RegisterOptimizer(const char* device_type, TP_OptimizerRegistrationParams* params,
                        TF_Status* status);
 
+// Whether RegisterOptimizer was called for a device type.
+bool IsRegisteredFor(const char* device_type);
+
 // Whether the pass does anything at all.
 void SetEnabled(bool enabled);
 bool IsEnabled();

@@ -173,7 +173,7 @@ std::string Interpreter::Identify(TensorId tensor, int depth) const {
     if (op == "ReadVariableOp" && view_.control_inputs(node).empty()) {
       return "read " + view_.name(input);
     }
-    if (op == "Identity") return Identify(input, depth + 1);
+    if (op == "Identity" || op == "Snapshot") return Identify(input, depth + 1);
     if (op == "Cast") {
       return "cast " + std::to_string(view_.GetType(node, "DstT")) + " " +
              Identify(input, depth + 1);
@@ -274,9 +274,9 @@ std::optional<double> Interpreter::Number(TensorId tensor, int depth) {
     }
     return input(0);
   }
-  if (op == "Identity" || op == "Reshape" || op == "Reciprocal" || op == "Sqrt" || op == "Rsqrt" ||
-      op == "Neg" || op == "ExpandDims" || op == "BroadcastTo" || op == "Tile" ||
-      (op == "Enter" && view_.GetBool(node, "is_constant", false))) {
+  if (op == "Identity" || op == "Snapshot" || op == "Reshape" || op == "Reciprocal" ||
+      op == "Sqrt" || op == "Rsqrt" || op == "Neg" || op == "ExpandDims" || op == "BroadcastTo" ||
+      op == "Tile" || (op == "Enter" && view_.GetBool(node, "is_constant", false))) {
     const auto a = input(0);
     if (!a) return std::nullopt;
     if (op == "Reciprocal") return 1.0 / *a;

@@ -89,7 +89,6 @@ class Line:
     expect_by: Mapping[str, Mapping[str, int]] | None = None  # by policy, knowledge or mode
     why: str = ""  # what is wrong with a near miss
     stock_is_wrong: str = ""  # pattern on policy/knowledge/mode where TensorFlow itself errs
-    tensorflow_fuses: str = ""  # likewise: where its own fused op may stand instead of ours
     gradients: Mapping[str, int] | None = None  # in training; None: one for each forward
     # How many tensors each gradient gives, by pattern on policy/knowledge/mode; else it is one for
     # each input of its forward.
@@ -131,13 +130,8 @@ class Case:
 
     @property
     def stock_is_wrong(self) -> bool:
-        """TensorFlow's own remapper breaks the graph, silently or not."""
+        """TensorFlow's own remapper breaks the graph, silently or not, if it may."""
         return self._matches(self.line.stock_is_wrong)
-
-    @property
-    def tensorflow_fuses(self) -> bool:
-        """TensorFlow's own remapper makes one op of it, which works (on the CPU)."""
-        return self._matches(self.line.tensorflow_fuses)
 
     def _matches(self, pattern: str) -> bool:
         point = f"{self.policy}/{self.knowledge}/{self.mode}"

@@ -50,7 +50,6 @@ def addons(name, cls, shape, kind, *, axis=-1, epsilon=1e-3, **options):
 
 
 def instance(name, shape, **options):
-    options = {"tensorflow_fuses": "frozen"} | options
     return addons(f"in.{name}", "InstanceNormalization", shape, "instance_norm", **options)
 
 

@@ -278,7 +278,6 @@ LINES = [
         (3,),
         kind="instance_norm",
         more=_HALF + _FROZEN,
-        tensorflow_fuses="frozen",
     ),
     moments(
         "instance.first",
@@ -287,7 +286,6 @@ LINES = [
         (1,),
         kind="instance_norm",
         more=_FROZEN,
-        tensorflow_fuses="frozen",
     ),
     moments(
         "instance.rank5",
@@ -296,7 +294,6 @@ LINES = [
         (4,),
         kind="instance_norm",
         more=_FROZEN,
-        tensorflow_fuses="frozen",
     ),
     moments("one_group", (2, 3, 5, 6), (1, 2, 3), (3,), kind="group_norm"),
 ]

@@ -344,23 +344,3 @@ LINES += [
         **_MISCOMPILED,
     ),
 ]
-
-
-def _two_axes_legacy(b):
-    import tf_keras
-
-    return b.layer(tf_keras.layers.LayerNormalization, axis=[-2, -1])
-
-
-LINES.append(
-    Line(
-        "miscompiled.two_axes",
-        _two_axes_legacy,
-        {},
-        (Input((2, 8, 8)),),
-        allow=_PLAIN,
-        why="oneDNN's layer norm takes a vector for gamma",
-        needs="tf_keras",
-        **_MISCOMPILED,
-    )
-)
