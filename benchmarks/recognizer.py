@@ -1,6 +1,6 @@
 """What the rewriter costs: its share of Grappler's time, and its time over the size of a graph.
 
-    python benchmarks/recognizer.py            # both, as tables
+    python benchmarks/recognizer.py            # all of it, as tables
     python benchmarks/recognizer.py --write    # and into benchmarks/results/recognizer.{md,csv}
 
 Share: keras-hub's BertBackbone in its base configuration (12 layers, 768 wide, random weights),
@@ -16,6 +16,10 @@ without, is copied until the graph has so many nodes, and rewrite() is timed on 
 behind the other or side by side; with constants of their own or, as TensorFlow leaves them, shared.
 The parts of the time are told apart by taking away work: without any inverse root the pass stops
 before shape inference; with one that is no norm's it stops after it.
+
+Share over size: the same graphs, chained with shared constants, go through all of Grappler in one
+process, and the share is computed from its log as above. What a larger graph costs per node beyond
+a smaller one because it leaves the caches, it costs TensorFlow's passes, too.
 """
 
 from __future__ import annotations
@@ -65,6 +69,17 @@ class Share(NamedTuple):
     @property
     def whole(self) -> float:
         return (self.first + self.second) / self.grappler
+
+
+class Growth(NamedTuple):
+    """Milliseconds for one graph; the run of the median share."""
+
+    mode: str
+    nodes: int
+    grappler: float
+    whole: float
+    inference: float
+    recognizer: float
 
 
 class Point(NamedTuple):
@@ -154,8 +169,8 @@ def _progress(text: str) -> None:
     print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
-def measure_share(mode: str) -> Share:
-    _progress(f"{mode}: BERT-base through Grappler, {REPEATS} times")
+def _child(mode: str, *options: str) -> tuple[str, str]:
+    """(log, output) of a process that lets Grappler work."""
     environment = {
         **os.environ,
         "TF_CPP_MIN_LOG_LEVEL": "0",
@@ -163,18 +178,62 @@ def measure_share(mode: str) -> Share:
         "CUDA_VISIBLE_DEVICES": "",
         "NV_NORMS_REWRITER": "1",
     }
-    child = subprocess.run(
-        [sys.executable, __file__, "--child", mode], env=environment, text=True, capture_output=True
-    )
+    command = [sys.executable, __file__, "--child", mode, *options]
+    child = subprocess.run(command, env=environment, text=True, capture_output=True)
     if child.returncode != 0:
         sys.exit(f"the model did not run:\n{child.stderr[-3000:]}")
-    runs = [run for run in _passes(child.stderr) if len(run[1]) == 2]
+    return child.stderr, child.stdout
+
+
+def measure_share(mode: str) -> Share:
+    _progress(f"{mode}: BERT-base through Grappler, {REPEATS} times")
+    log, printed = _child(mode)
+    runs = [run for run in _passes(log) if len(run[1]) == 2]
     if not runs:
-        sys.exit(f"the log holds no passes of ours:\n{child.stderr[-3000:]}")
+        sys.exit(f"the log holds no passes of ours:\n{log[-3000:]}")
     shares = sorted(runs, key=lambda run: sum(run[1]) / run[0])
     grappler, (first, second), nodes, parts = shares[len(shares) // 2]  # the median share's run
-    fused = int(re.findall(r"FUSED (\d+)", child.stdout)[-1])
+    fused = int(re.findall(r"FUSED (\d+)", printed)[-1])
     return Share(mode, nodes, fused, grappler, first, second, *parts)
+
+
+# -------------------------------------------------------------------------------- share over size
+
+
+def _optimize_copies(mode: str, largest: int) -> None:
+    """What the child process does: lets Grappler optimize graphs of growing size."""
+    from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+    from tensorflow.python.grappler import tf_optimizer
+
+    import nv_norms_rewriter
+
+    block = _Named(_block(mode == "train"))
+    config = config_pb2.ConfigProto()
+    config.graph_options.rewrite_options.meta_optimizer_timeout_ms = -1
+    for nodes in (size for size in SIZES if size <= largest):
+        count = max(1, nodes // (len(block.node) - len(block.constants)))
+        graph = meta_graph_pb2.MetaGraphDef(graph_def=_copies(block, count, True, True))
+        for node in graph.graph_def.node:
+            node.device = "/job:localhost/replica:0/task:0/device:CPU:0"
+        ends = [f"{count - 1}/y"] + (["0/dx"] if mode == "train" else [])
+        graph.collection_def["train_op"].node_list.value.extend(ends)
+        for _ in range(5 if nodes < 10_000 else 1):
+            nv_norms_rewriter.clear_report()
+            tf_optimizer.OptimizeGraph(config, graph)
+
+
+def measure_growth(mode: str, largest: int) -> list[Growth]:
+    _progress(f"{mode}: {min(largest, SIZES[-1])} nodes through Grappler")
+    runs: dict[int, list] = {}
+    for run in _passes(_child(mode, "--growth", "--largest", str(largest))[0]):
+        if len(run[1]) == 2:
+            runs.setdefault(run[2], []).append(run)
+    rows = []
+    for nodes, same in runs.items():
+        same.sort(key=lambda run: sum(run[1]) / run[0])
+        grappler, passes, _, (inference, rest) = same[len(same) // 2]
+        rows.append(Growth(mode, nodes, grappler, sum(passes), inference, rest))
+    return rows
 
 
 # ------------------------------------------------------------------------------------------- size
@@ -273,7 +332,8 @@ def measure_size(mode: str, nodes: int, chained: bool, shared: bool) -> Point:
         if node.op == "Rsqrt":
             node.op = "Exp"
     none = graph.SerializeToString()
-    root = graph.node.add(name="root", op="Rsqrt", input=["0/x"])
+    mean = next(node.name for node in graph.node if node.op == "Mean")
+    root = graph.node.add(name="root", op="Rsqrt", input=[mean])
     root.attr["T"].CopyFrom(graph.node[0].attr["dtype"])
     one = graph.SerializeToString()
     _progress(f"{mode}: rewriting {len(graph.node)} nodes")
@@ -317,7 +377,7 @@ def _machine() -> str:
     )
 
 
-def _markdown(shares: list[Share], points: list[Point]) -> str:
+def _markdown(shares: list[Share], growth: list[Growth], points: list[Point]) -> str:
     lines = ["# What the rewriter costs", "", _machine(), "", PREDICTED, ""]
     lines += [
         f"## Share of Grappler's time on BERT-base (run of the median share out of {REPEATS})",
@@ -331,6 +391,20 @@ def _markdown(shares: list[Share], points: list[Point]) -> str:
             f"| {s.mode} | {s.nodes} | {s.fused} | {s.grappler:.0f} ms | {s.recognizer:.1f} ms "
             f"| {s.share:.1%} | {s.first:.1f} ms | {s.inference:.1f} ms | {s.second:.1f} ms "
             f"| {s.whole:.1%} |"
+        )
+    lines += [
+        "",
+        "## Share of Grappler's time over the graph's size",
+        "",
+        "| graph | nodes before us | Grappler | per node | recognizer | share | both passes, whole "
+        "| their shape inference | share |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for g in growth:
+        lines.append(
+            f"| {g.mode} | {g.nodes} | {g.grappler:.0f} ms | {1e3 * g.grappler / g.nodes:.0f} us "
+            f"| {g.recognizer:.1f} ms | {g.recognizer / g.grappler:.1%} | {g.whole:.1f} ms "
+            f"| {g.inference:.1f} ms | {g.whole / g.grappler:.1%} |"
         )
     lines += [
         "",
@@ -350,11 +424,13 @@ def _markdown(shares: list[Share], points: list[Point]) -> str:
     return "\n".join([*lines, "", "## How it was measured", "", method, ""])
 
 
-def _write_csv(path: Path, shares: list[Share], points: list[Point]) -> None:
+def _write_csv(path: Path, shares: list[Share], growth: list[Growth], points: list[Point]) -> None:
     with path.open("w", newline="") as file:
         out = csv.writer(file)
         out.writerow(["what", *Share._fields, "share", "whole"])
         out.writerows(["share", *s, s.share, s.whole] for s in shares)
+        out.writerow(["what", *Growth._fields])
+        out.writerows(["growth", *g] for g in growth)
         out.writerow(["what", *Point._fields])
         out.writerows(["size", *p] for p in points)
 
@@ -363,27 +439,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="into benchmarks/results/")
     parser.add_argument("--largest", type=int, default=SIZES[-1], help="nodes")
-    parser.add_argument("--only", choices=["share", "size"])
+    parser.add_argument("--only", choices=["share", "growth", "size"])
     parser.add_argument("--child", choices=["infer", "train"], help=argparse.SUPPRESS)
+    parser.add_argument("--growth", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
+        if options.growth:
+            return _optimize_copies(options.child, options.largest)
         return _optimize_bert(options.child)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ["NV_NORMS_REWRITER"] = "0"
-    shares = [] if options.only == "size" else [measure_share(m) for m in ("infer", "train")]
+    modes = ("infer", "train")
+    shares = [measure_share(m) for m in modes] if options.only in (None, "share") else []
+    growth = []
+    if options.only in (None, "growth"):
+        growth = [row for mode in modes for row in measure_growth(mode, options.largest)]
     points = []
-    if options.only != "share":
+    if options.only in (None, "size"):
         sizes = [size for size in SIZES if size <= options.largest]
-        for mode in ("infer", "train"):
+        for mode in modes:
             points += [measure_size(mode, size, True, True) for size in sizes]
             other = min(10_000, sizes[-1])
             points += [measure_size(mode, other, c, s) for c, s in [(True, False), (False, True)]]
-    text = _markdown(shares, points)
+    text = _markdown(shares, growth, points)
     print(text)
     if options.write:
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / "recognizer.md").write_text(text)
-        _write_csv(RESULTS / "recognizer.csv", shares, points)
+        _write_csv(RESULTS / "recognizer.csv", shares, growth, points)
 
 
 if __name__ == "__main__":
