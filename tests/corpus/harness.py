@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from .builder import Builder
-from .line import BATCH, Case, compute_dtype, variable_dtype
+from .line import BATCH, Case, variable_dtype
 from .modes import eager, program
 from .values import (
     draw_inputs,
@@ -158,8 +158,10 @@ def check(case: Case, rewriter) -> Outcome:
         with disabled():
             want = reference(case, inputs)
             stock = _stock(case, inputs, edges)
-            if case.stock_is_wrong:
-                outcome.problems += _stock_is_right(case, stock, want)
+            if case.stock_is_wrong and stock is not None:
+                outcome.problems += _unless_wrong(stock, want)
+            optimized = stock is not None and not case.stock_is_wrong
+            if not optimized:
                 stock = _op_by_op(case, inputs, edges)
         if rewriter:
             rewriter.clear_report()
@@ -167,7 +169,7 @@ def check(case: Case, rewriter) -> Outcome:
             _read_report(case, rewriter.report(), outcome)
             if fused is not None:
                 with disabled():
-                    _compare(case, inputs, want, stock, fused, outcome)
+                    _compare(case, inputs, want, stock, fused, outcome, optimized)
     except Exception as error:  # noqa: BLE001 (any failure is this case's outcome)
         outcome.problems.append(f"{type(error).__name__}: {str(error)[:2000]}")
     outcome.seconds = time.perf_counter() - start
@@ -188,10 +190,8 @@ def _lacks_gpu_kernel(error: Exception) -> bool:
     return "No registered '_Mkl" in str(error) and "for 'GPU' devices" in str(error)
 
 
-def _stock_is_right(case: Case, stock, want) -> list[str]:
+def _unless_wrong(stock, want) -> list[str]:
     """What the line says of TensorFlow is to stay true."""
-    if stock is None:
-        return []
     for got, exact in zip(stock[0], want, strict=True):
         unit = unit_in_last_place(np.abs(np.float64(exact)).max(initial=0.0), got.dtype)
         if max_error(got, exact) > 100 * unit:
@@ -291,9 +291,10 @@ def _wrong_fields(case: Case, fused: Sequence) -> list[str]:
     return problems
 
 
-def _compare(case: Case, inputs, want, stock, fused, outcome: Outcome) -> None:
-    (results, edges), (stock_results, stock_edges) = fused, stock or (None, ())
-    if not outcome.found and stock is not None and not case.stock_is_wrong:
+def _compare(case, inputs, want, stock, fused, outcome: Outcome, optimized: bool = True) -> None:
+    """`optimized`: stock's results are those of an optimized graph, not of ops one by one."""
+    (results, edges), (stock_results, stock_edges) = fused, stock
+    if not outcome.found and optimized:
         for number, (got, same) in enumerate(zip(results, stock_results, strict=True)):
             if got.tobytes() != same.tobytes():
                 outcome.problems.append(f"output {number} differs, though nothing was fused")
@@ -307,20 +308,16 @@ def _compare(case: Case, inputs, want, stock, fused, outcome: Outcome) -> None:
     largest = max((np.abs(np.float64(y)).max(initial=0.0) for y in want), default=0.0)
     for number, (got, exact) in enumerate(zip(results, want, strict=True)):
         dtype = got.dtype if got.dtype.kind in "fV" else np.dtype(np.float32)
-        if stock is None and case.must_fuse:
-            dtype = numpy_dtype(compute_dtype(case.policy))  # nothing shows a mixed policy's
         size = max(np.abs(np.float64(exact)).max(initial=0.0), 1e-3 * largest)
         unit = unit_in_last_place(size, dtype)
         error = max_error(got, exact)
-        base = 0.0
-        if stock is not None:
-            base = max_error(stock_results[number], exact)
+        base = max_error(stock_results[number], exact)
         if error / unit >= outcome.error_fused / (outcome.unit or unit):
             outcome.error_fused, outcome.error_stock, outcome.unit = error, base, unit
         # Against float64, float64 itself can only be judged up to the rounding of both sums.
         units = 32 if dtype == np.float64 else 2 * fused_ops
         bound = (2 if several else 1) * base + units * unit
-        if error > bound and several and stock is not None:
+        if error > bound and several and optimized:
             noise = noise or rounding_noise(case, inputs)
             bound = max(bound, base + 2 * noise[number])  # an op rounds more than once
         if error > bound:
@@ -329,11 +326,11 @@ def _compare(case: Case, inputs, want, stock, fused, outcome: Outcome) -> None:
                 f"from float64, stock {base / unit:.1f}, noise "
                 f"{noise[number] / unit if noise else 0:.1f}"
             )
-        if stock is not None and got.dtype != stock_results[number].dtype:
+        if got.dtype != stock_results[number].dtype:
             outcome.problems.append(
                 f"output {number} is {got.dtype}, stock {stock_results[number].dtype}"
             )
-    if several and stock is not None and len(want) >= _MANY:
+    if several and len(want) >= _MANY:
         outcome.loss = _loss_of_precision(results, stock_results, want)
         if outcome.loss > 2:
             outcome.problems.append(f"a bit is lost: mean error {outcome.loss:.2f} times stock's")
