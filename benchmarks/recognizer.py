@@ -217,7 +217,7 @@ def _optimize_copies(mode: str, largest: int) -> None:
             node.device = "/job:localhost/replica:0/task:0/device:CPU:0"
         ends = [f"{count - 1}/y"] + (["0/dx"] if mode == "train" else [])
         graph.collection_def["train_op"].node_list.value.extend(ends)
-        for _ in range(5 if nodes < 10_000 else 1):
+        for _ in range(3 if nodes < 10_000 else 1):
             nv_norms_rewriter.clear_report()
             tf_optimizer.OptimizeGraph(config, graph)
 

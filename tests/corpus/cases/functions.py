@@ -10,6 +10,9 @@ from ..line import BATCH, CHANNELS, RANK, STATIC, Input, Line
 
 _HALF = (("mixed_float16", STATIC, "infer"), ("mixed_bfloat16", CHANNELS, "infer"))
 _SHAPES = tuple(("float32", knowledge, "infer") for knowledge in (STATIC, CHANNELS, RANK))
+_WAYS = tuple(
+    ("float32", BATCH, mode) for mode in ("session", "saved", "dataset", "while", "cond", "nested")
+)
 _FROZEN = (("float32", STATIC, "frozen"), ("float32", BATCH, "frozen"))
 _TRAIN = (("float32", STATIC, "train"), ("float32", BATCH, "train"))
 
@@ -277,7 +280,7 @@ LINES = [
         (1, 2),
         (3,),
         kind="instance_norm",
-        more=_HALF + _FROZEN,
+        more=_HALF + _FROZEN + _WAYS,
     ),
     moments(
         "instance.first",
