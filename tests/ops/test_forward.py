@@ -106,6 +106,13 @@ def test_a_large_mean_costs_no_precision(
     check(*layer(ops, x, axis, device, True, True))
 
 
+# On a CPU as many rows as a vector has lanes are computed at once, each in a lane of its own.
+@pytest.mark.parametrize("columns", [3, 17])
+def test_a_large_mean_costs_short_rows_no_precision(ops: Any, columns: int) -> None:
+    x = random(3, (100, columns), DTYPES["float32"], mean=1e4, std=1.0)
+    check(*layer(ops, x, [-1], "/device:CPU:0", True, True))
+
+
 @pytest.mark.parametrize("shape,axis", [((4, 777), [-1]), ((2, 50000), [-1]), ((2, 600, 3), [1])])
 def test_a_first_element_far_from_the_others_costs_no_precision(
     ops: Any, device: str, shape: tuple[int, ...], axis: list[int]
