@@ -25,15 +25,18 @@ constexpr int64_t kWide = 64;
 constexpr int64_t kSmallOutput = 24 << 20;  // bytes; not tuned yet
 // Of more bytes than these, units are taken so many at a time. Forward, 4 x 64^3 x 64: 0.645 of the
 // copy's speed in float32, 0.624 in float16, 0.619 from float32 to float16; all at once 0.613,
-// 0.599, 0.561. 2 x 128^3 x 32, a unit at a time: 0.601 and, mixed, 0.546; 0.596 and 0.539 at once.
+// 0.599, 0.561.
 constexpr int64_t kAtOnce = 68000000;
 // Units of more bytes are not taken two lines wide. 8 x 32^3 x 256, so many at a time: float32
 // 0.706 two lines wide and 0.69 one, float16 0.698 and 0.689; all at once 0.662 and 0.677.
 constexpr int64_t kSmallUnit = 8000000;
-// The gradient's larger units are better all at once: 8 x 64^3 x 128, float32, 0.591, two at a time
-// 0.555. 8 x 32^3 x 256: 0.641 and 0.611 in float32, 0.646 and 0.625 in float16. Beside a dy of 16
-// bits units in turn lose: 2 x 128^2 x 512 in 32 groups 0.488, all at once 0.585.
-constexpr int64_t kLargestInTurn = 30000000;
+// Larger units, of which the chip holds little anyway, are better all at once: 2 x 128^3 x 64
+// forward 0.82 ms in float32 and 0.70 from float32 to float16, a unit at a time 0.91 and 0.85. The
+// gradient of 8 x 64^3 x 128, float32, 0.591, two units at a time 0.555; of 8 x 32^3 x 256 0.611
+// and in turn 0.641 in float32, 0.625 and 0.646 in float16. Beside a dy of 16 bits units in turn
+// lose: 2 x 128^2 x 512 in 32 groups 0.488, all at once 0.585.
+constexpr int64_t kLargestInTurn = 40000000;
+constexpr int64_t kLargestGradientInTurn = 30000000;
 // Strips of two lines only of more bytes than these. Two lines wide and one: 2 x 24^3 x 128,
 // float16, 0.442 and 0.510 forward, 0.411 and 0.517 in the gradient; 8 x 64 x 64 x 320, float32,
 // 0.679 and 0.637 forward, beside a dy of 16 bits 0.573 and 0.485.
@@ -129,7 +132,8 @@ bool CutStrips(const ColumnLayout& layout, const Device& device, int number_byte
     cut(lines, units_of(lines));
   }
   // Or, of much more than the chip holds, so few at a time that it keeps most of them.
-  const bool in_turn = beside == 0 || (beside == kVectorBytes && unit_bytes <= kLargestInTurn);
+  const bool in_turn = beside == 0 ? unit_bytes <= kLargestInTurn
+                                   : beside == kVectorBytes && unit_bytes <= kLargestGradientInTurn;
   if (bytes > kAtOnce && in_turn) {
     const bool wide = beside == 0 && lines > 0 && unit_bytes <= kSmallUnit;
     const int64_t vectors = wide ? lines : line;
