@@ -92,6 +92,9 @@ def peer(name: str, rms: bool) -> Callable:
     if name == "torch":
         return torch_norm(rms)
     if name == "compile":
+        from torch._functorch import config
+
+        config.donated_buffer = False  # the gradient is taken again and again (retain_graph)
         torch._dynamo.reset()
         return torch.compile(torch_norm(rms), dynamic=False)
     if name == "liger":
