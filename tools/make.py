@@ -20,6 +20,9 @@ from steps import ROOT, WORK, StepError, run, say
 
 _FORMATTED = (".cc", ".h", ".cu", ".cuh")
 
+# About half of the tests' time.
+_BESIDE = ("tests/python", "tests/training", "tests/xla")
+
 
 def build(config: str = "development") -> None:
     """Everything that a test or the demo needs. One process at a time."""
@@ -44,17 +47,16 @@ def test() -> None:
     """Lint and all tests."""
     build()
     _check_format()
-    # Most of those tests start a process each, which waits for TensorFlow to be imported, while the
-    # other ones keep one processor busy.
+    # Two halves at once: TensorFlow leaves one of two processors idle in either.
     pytest = [str(environment.PYTHON), "-m", "pytest"]
     with tempfile.TemporaryFile("w+") as apart:
-        beside = subprocess.Popen([*pytest, "tests/python"], cwd=ROOT, stdout=apart, stderr=apart)
+        beside = subprocess.Popen([*pytest, *_BESIDE], cwd=ROOT, stdout=apart, stderr=apart)
         try:
-            status = _status([*pytest, "tests", "--ignore=tests/python"])
+            status = _status([*pytest, "tests", *(f"--ignore={folder}" for folder in _BESIDE)])
         finally:
             beside_status = _exit_status(beside.wait())
         apart.seek(0)
-        say("tests/python, which ran beside the others:")
+        say(f"{', '.join(_BESIDE)}, which ran beside the others:")
         sys.stdout.write(apart.read())
         sys.stdout.flush()
     if status or beside_status:
