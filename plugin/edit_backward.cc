@@ -12,23 +12,15 @@ namespace {
 using tensorflow::DataType;
 using tensorflow::NodeDef;
 
-std::vector<TensorId> OutputsOf(const BackwardMatch& match) {
-  std::vector<TensorId> outputs;
-  for (TensorId tensor : {match.dx, match.dgamma, match.dbeta}) {
-    if (tensor.valid()) outputs.push_back(tensor);
-  }
-  return outputs;
-}
-
-std::unordered_set<int> OutputNodes(const BackwardMatch& match) {
+std::unordered_set<int> NodesOf(const std::vector<TensorId>& tensors) {
   std::unordered_set<int> nodes;
-  for (TensorId tensor : OutputsOf(match)) nodes.insert(tensor.node);
+  for (TensorId tensor : tensors) nodes.insert(tensor.node);
   return nodes;
 }
 
 // Where the fused gradient stands, and whose device and name it takes: its first output.
 int Place(const GraphView& view, const BackwardMatch& match) {
-  const std::vector<TensorId> outputs = OutputsOf(match);
+  const std::vector<TensorId> outputs = match.outputs();
   return std::min_element(
              outputs.begin(), outputs.end(),
              [&](TensorId a, TensorId b) { return view.order(a.node) < view.order(b.node); })
@@ -117,7 +109,7 @@ Reason CheckBackward(const GraphView& view, const Shapes& shapes, const ForwardM
   }
   // The fused gradient reads dy and the fused forward, which reads x, gamma and beta and waits for
   // what its nodes waited for; none of these may come from what the gradient gives.
-  const std::unordered_set<int> outputs = OutputNodes(backward);
+  const std::unordered_set<int> outputs = NodesOf(backward.outputs());
   for (TensorId tensor : {backward.dy, forward.x, forward.gamma, forward.beta, backward.gamma}) {
     if (tensor.valid() && view.DependsOn(tensor.node, outputs)) return Reason::kNoGradient;
   }
@@ -150,7 +142,7 @@ TensorId ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forw
   inputs.push_back({fused, 1});
   if (forward.problem.kind != Kind::kRmsNorm) inputs.push_back({fused, 2});
 
-  const std::unordered_set<int> outputs = OutputNodes(backward);
+  const std::unordered_set<int> outputs = NodesOf(backward.outputs());
   std::vector<int> controls, read;
   for (int node : backward.core) {
     AddControls(*view, node, &controls);

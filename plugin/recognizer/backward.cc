@@ -35,16 +35,12 @@ std::vector<int> RootGradients(const GraphView& view, TensorId anchor) {
   });
 }
 
-std::vector<int> OutputNodes(const BackwardMatch& match) {
-  std::vector<int> nodes;
-  for (TensorId tensor : {match.dx, match.dgamma, match.dbeta}) {
-    if (tensor.valid()) nodes.push_back(tensor.node);
-  }
-  return nodes;
-}
-
-bool Contains(const std::vector<int>& nodes, int node) {
-  return std::find(nodes.begin(), nodes.end(), node) != nodes.end();
+// Whether a node is among those that the match replaces.
+bool Takes(const BackwardMatch& match, int node) {
+  const std::vector<TensorId> outputs = match.outputs();
+  return std::find(match.core.begin(), match.core.end(), node) != match.core.end() ||
+         std::any_of(outputs.begin(), outputs.end(),
+                     [node](const TensorId& output) { return output.node == node; });
 }
 
 // Whether all of these terms go on beside dx.
@@ -61,10 +57,9 @@ bool ShareASum(const BackwardMatch& a, const BackwardMatch& b) {
 }
 
 bool Overlap(const BackwardMatch& kept, const BackwardMatch& match) {
-  const std::vector<int> outputs = OutputNodes(kept);
-  for (int node : OutputNodes(match)) {
-    if (!Contains(kept.core, node) && !Contains(outputs, node)) continue;
-    if (node != match.dx.node || !ShareASum(kept, match)) return true;
+  for (const TensorId& output : match.outputs()) {
+    if (!Takes(kept, output.node)) continue;
+    if (output.node != match.dx.node || !ShareASum(kept, match)) return true;
   }
   return false;
 }

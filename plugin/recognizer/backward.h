@@ -27,6 +27,14 @@ struct BackwardMatch {
 
   std::optional<Problem> problem;  // where y is absent: what the gradient is that of
 
+  // Those of dx, dgamma and dbeta that are there.
+  std::vector<TensorId> outputs() const {
+    std::vector<TensorId> outputs;
+    for (TensorId tensor : {dx, dgamma, dbeta}) {
+      if (tensor.valid()) outputs.push_back(tensor);
+    }
+    return outputs;
+  }
   bool found() const { return dx.valid() || dgamma.valid() || dbeta.valid(); }
 };
 
