@@ -33,12 +33,6 @@ namespace {
 // each round fuses one of them at least.
 constexpr int kMaxRounds = 8;
 
-bool OnDevice(const std::string& device, const std::string& device_type) {
-  if (device.empty() || device_type.empty()) return true;
-  return device.find("device:" + device_type + ":") != std::string::npos ||
-         device.find("/" + device_type + ":") != std::string::npos;
-}
-
 std::string Joined(const std::vector<int>& axes) {
   std::string text;
   for (int axis : axes) text += (text.empty() ? "" : ",") + std::to_string(axis);
@@ -325,6 +319,12 @@ bool NothingToDo(const tensorflow::GraphDef& graph, const std::string& graph_nam
 }
 
 }  // namespace
+
+bool OnDevice(const std::string& device, const std::string& device_type) {
+  if (device.empty() || device_type.empty()) return true;
+  return device.find("device:" + device_type + ":") != std::string::npos ||
+         device.find("/" + device_type + ":") != std::string::npos;
+}
 
 bool MayHoldNormalizations(const tensorflow::GraphDef& graph, const std::string& name) {
   bool root = false, fused = false, beside = false;

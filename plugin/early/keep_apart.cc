@@ -13,6 +13,7 @@
 #include "plugin/early/body.h"
 #include "plugin/early/chains.h"
 #include "plugin/optimizer.h"
+#include "plugin/remapper.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/node_def_util.h"
@@ -38,8 +39,7 @@ bool RemapperComesFirst(const tensorflow::GraphOptimizationPassOptions& options)
 
 bool IsOurs(const std::string& device) {
   for (const char* type : {"CPU", "GPU"}) {
-    const bool on = device.empty() || device.find(std::string(type) + ":") != std::string::npos;
-    if (on && IsRegisteredFor(type)) return true;
+    if (OnDevice(device, type) && IsRegisteredFor(type)) return true;
   }
   return false;
 }
