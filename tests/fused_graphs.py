@@ -35,14 +35,7 @@ def norm(
     out_type=None,
 ):
     """(y, mean and rstd...) of a fused op; gamma and beta are float32."""
-    ops = _library.ops()
-    call = {
-        "layer": ops.fused_layer_norm,
-        "rms": ops.fused_rms_norm,
-        "instance": ops.fused_instance_norm,
-        "group": ops.fused_group_norm,
-    }[kind]
-    return call(
+    return getattr(_library.ops(), f"fused_{kind}_norm")(
         x=x,
         scale=[] if gamma is None else [gamma],
         offset=[] if beta is None else [beta],
@@ -68,15 +61,8 @@ def norm_grad(
     param_type=tf.float32,
 ):
     """(dx, dgamma, dbeta) of a fused op."""
-    ops = _library.ops()
-    call = {
-        "layer": ops.fused_layer_norm_grad,
-        "rms": ops.fused_rms_norm_grad,
-        "instance": ops.fused_instance_norm_grad,
-        "group": ops.fused_group_norm_grad,
-    }[kind]
     names = ("rstd",) if kind == "rms" else ("mean", "rstd")
-    dx, dgamma, dbeta = call(
+    dx, dgamma, dbeta = getattr(_library.ops(), f"fused_{kind}_norm_grad")(
         dy=dy,
         x=x,
         scale=[] if gamma is None else [gamma],

@@ -87,6 +87,15 @@ def test_tape_outside_of_a_function_that_calls_another(rng, norm: Norm) -> None:
     _check_outside(rng, norm, tapes)
 
 
+def gradients_of_two_losses(layer, sources, dy, other):
+    """y of x, the first source, and the gradients of sum(y * dy) and of sum(tanh(y) * other)."""
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(sources[0])
+        y = layer(sources[0])
+        first, second = tf.reduce_sum(y * dy), tf.reduce_sum(tf.tanh(y) * other)
+    return y, tape.gradient(first, sources), tape.gradient(second, sources)
+
+
 @NORMS
 def test_two_gradients_of_one_forward(rng, norm: Norm) -> None:
     """A persistent tape: two losses, each with a gradient of its own."""
@@ -96,12 +105,7 @@ def test_two_gradients_of_one_forward(rng, norm: Norm) -> None:
     def make():
         @tf.function(input_signature=[spec(x), spec(dy), spec(other)])
         def step(x, dy, other):
-            with tf.GradientTape(persistent=True) as tape:
-                tape.watch(x)
-                y = layer(x)
-                first, second = tf.reduce_sum(y * dy), tf.reduce_sum(tf.tanh(y) * other)
-            sources = [x, *variables]
-            return tape.gradient(first, sources), tape.gradient(second, sources)
+            return gradients_of_two_losses(layer, [x, *variables], dy, other)[1:]
 
         return step
 
@@ -120,12 +124,7 @@ def test_two_gradients_of_one_forward_in_one_sum(rng, norm: Norm, known: str) ->
     def make():
         @tf.function(input_signature=[spec(a, known) for a in (x, dy, other)])
         def step(x, dy, other):
-            with tf.GradientTape(persistent=True) as tape:
-                tape.watch(x)
-                y = layer(x)
-                first, second = tf.reduce_sum(y * dy), tf.reduce_sum(tf.tanh(y) * other)
-            sources = [x, *variables]
-            both = (tape.gradient(loss, sources) for loss in (first, second))
+            y, *both = gradients_of_two_losses(layer, [x, *variables], dy, other)
             return y, [a + b for a, b in zip(*both, strict=True)]
 
         return step
