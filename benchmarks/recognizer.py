@@ -37,6 +37,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from recognizer_graphs import copies
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 if str(ROOT / "python") not in sys.path:
@@ -207,12 +209,11 @@ def _optimize_copies(mode: str, largest: int) -> None:
 
     import nv_norms_rewriter
 
-    block = _Named(_block(mode == "train"))
     config = config_pb2.ConfigProto()
     config.graph_options.rewrite_options.meta_optimizer_timeout_ms = -1
     for nodes in (size for size in SIZES if size <= largest):
-        count = max(1, nodes // (len(block.node) - len(block.constants)))
-        graph = meta_graph_pb2.MetaGraphDef(graph_def=_copies(block, count, True, True))
+        graph_def, count = copies(mode == "train", nodes, chained=True, shared=True)
+        graph = meta_graph_pb2.MetaGraphDef(graph_def=graph_def)
         for node in graph.graph_def.node:
             node.device = "/job:localhost/replica:0/task:0/device:CPU:0"
         ends = [f"{count - 1}/y"] + (["0/dx"] if mode == "train" else [])
@@ -239,79 +240,6 @@ def measure_growth(mode: str, largest: int) -> list[Growth]:
 # ------------------------------------------------------------------------------------------- size
 
 
-def _block(with_gradient: bool):
-    """GraphDef of one post-norm transformer block: x -> y, and dy -> dx."""
-    import tensorflow as tf
-
-    width, heads, tokens = 64, 4, 16
-
-    def norm(x):
-        mean = tf.reduce_mean(x, -1, keepdims=True)
-        variance = tf.reduce_mean(tf.math.squared_difference(x, mean), -1, keepdims=True)
-        gamma, beta = (tf.compat.v1.placeholder(tf.float32, (width,)) for _ in range(2))
-        scale = tf.math.rsqrt(variance + 1e-5) * tf.reshape(gamma, (1, 1, width))
-        return x * scale + (tf.reshape(beta, (1, 1, width)) - mean * scale)
-
-    def dense(x, out):
-        kernel = tf.compat.v1.placeholder(tf.float32, (int(x.shape[-1]), out))
-        bias = tf.compat.v1.placeholder(tf.float32, (out,))
-        rows = tf.matmul(tf.reshape(x, (-1, int(x.shape[-1]))), kernel)
-        return tf.reshape(tf.nn.bias_add(rows, bias), (-1, tokens, out))
-
-    def split(x):
-        return tf.transpose(tf.reshape(x, (-1, tokens, heads, width // heads)), (0, 2, 1, 3))
-
-    with tf.Graph().as_default() as graph:
-        x = tf.compat.v1.placeholder(tf.float32, (None, tokens, width), name="x")
-        q, k, v = (split(dense(x, width)) for _ in range(3))
-        attention = tf.nn.softmax(tf.matmul(q, k, transpose_b=True) * 0.125)
-        context = tf.transpose(tf.matmul(attention, v), (0, 2, 1, 3))
-        h = norm(x + dense(tf.reshape(context, (-1, tokens, width)), width))
-        hidden = dense(h, 4 * width)
-        gelu = 0.5 * hidden * (1.0 + tf.math.erf(hidden * 0.70710678))
-        y = tf.identity(norm(h + dense(gelu, width)), name="y")
-        if with_gradient:
-            dy = tf.compat.v1.placeholder(tf.float32, (None, tokens, width), name="dy")
-            weights = [op.outputs[0] for op in graph.get_operations() if op.type == "Placeholder"]
-            gradients = tf.gradients(y, weights[:-1], dy)
-            tf.identity(gradients[0], name="dx")
-    return graph.as_graph_def()
-
-
-def _copies(block, count: int, chained: bool, shared: bool):
-    """`count` blocks; the y of one is the x of the next, the dx of one the dy of that before."""
-    import tensorflow as tf
-
-    graph = tf.compat.v1.GraphDef()
-    graph.versions.CopyFrom(block.versions)
-    for i in range(count):
-        for node in block.node:
-            if shared and i > 0 and node.name in block.constants:
-                continue
-            copy = graph.node.add()
-            copy.CopyFrom(node)
-            copy.name = f"{i}/{node.name}"
-            for slot, edge in enumerate(node.input):
-                name = edge.lstrip("^").split(":")[0]
-                at, source = i, name
-                if chained and name == "x" and i > 0:
-                    at, source = i - 1, "y"
-                elif chained and name == "dy" and i + 1 < count:
-                    at, source = i + 1, "dx"
-                elif shared and name in block.constants:
-                    at = 0
-                copy.input[slot] = edge.replace(name, f"{at}/{source}", 1)
-    return graph
-
-
-class _Named:
-    """A GraphDef that knows the names of its constants."""
-
-    def __init__(self, graph) -> None:
-        self.node, self.versions = graph.node, graph.versions
-        self.constants = {n.name for n in graph.node if n.op == "Const" and not n.input}
-
-
 def _best(work: Callable[[], object]) -> float:
     times: list[float] = []
     while len(times) < 3 and sum(times) < 10.0:
@@ -324,9 +252,7 @@ def _best(work: Callable[[], object]) -> float:
 def measure_size(mode: str, nodes: int, chained: bool, shared: bool) -> Point:
     from nv_norms_rewriter import _library
 
-    block = _Named(_block(mode == "train"))
-    size = len(block.node) - (len(block.constants) if shared else 0)
-    graph = _copies(block, max(1, nodes // size), chained, shared)
+    graph, _ = copies(mode == "train", nodes, chained, shared)
     real = graph.SerializeToString()
     for node in graph.node:
         if node.op == "Rsqrt":
