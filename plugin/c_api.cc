@@ -35,9 +35,11 @@ int NvNormsDeviceTypeIsFree(const char* device_type) {
              : 0;
 }
 
-char* NvNormsReport() { return Copy(nv_norms::ToJson(nv_norms::Report())); }
-
-void NvNormsClearReport() { nv_norms::ClearReport(); }
+char* NvNormsTakeReport() {
+  const nv_norms::Report report = nv_norms::TakeReport();
+  return Copy("{\"records\": " + nv_norms::ToJson(report.records) +
+              ", \"dropped\": " + std::to_string(report.dropped) + "}");
+}
 
 int NvNormsRewrite(const void* graph_def, size_t size, const char* device, const char* fetches,
                    int layouts, int compiled, void** out, size_t* out_size, char** records_json,

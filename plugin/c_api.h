@@ -17,8 +17,8 @@ int NvNormsIsEnabled();
 // the process.
 int NvNormsDeviceTypeIsFree(const char* device_type);
 
-char* NvNormsReport();  // JSON list of records
-void NvNormsClearReport();
+// JSON: the records since the last call, and how many more were dropped.
+char* NvNormsTakeReport();
 
 // Runs the pass on a serialized GraphDef, its library's functions included. `device` names the
 // device that nodes are on if they name none; `fetches` are node names, comma separated; empty: all

@@ -34,11 +34,9 @@ struct Optimizer {
 };
 
 // For people who want to see what the pass is given: NV_NORMS_DUMP_DIR names a folder.
-void Dump(const tensorflow::GraphDef& graph, const char* when) {
-  static std::atomic<int> count{0};
+void Dump(const tensorflow::GraphDef& graph, int number, const char* when) {
   static const char* const directory = std::getenv("NV_NORMS_DUMP_DIR");
   if (directory == nullptr) return;
-  const int number = std::strcmp(when, "before") == 0 ? count++ : count - 1;
   std::ofstream file(
       std::string(directory) + "/graph_" + std::to_string(number) + "_" + when + ".pb",
       std::ios::binary);
@@ -85,7 +83,9 @@ void Optimize(void* self, const TF_Buffer* /*graph*/, const TF_GrapplerItem* ite
   // The C API hands out neither the item's name nor its feeds; and the graph only serialized,
   // which would have to be parsed even where there is nothing to do.
   const auto& grappler_item = *reinterpret_cast<const tensorflow::grappler::GrapplerItem*>(item);
-  Dump(grappler_item.graph, "before");
+  static std::atomic<int> count{0};
+  const int number = count++;
+  Dump(grappler_item.graph, number, "before");
   if (!MayHoldNormalizations(grappler_item.graph, grappler_item.id)) {
     return Abort(status, "no normalization to fuse");
   }
@@ -112,15 +112,18 @@ void Optimize(void* self, const TF_Buffer* /*graph*/, const TF_GrapplerItem* ite
     VLOG(1) << "Graph " << options.graph_name << " is left as it is: " << changed.status();
     return Abort(status, std::string(changed.status().message()));
   }
-  AddToReport(records);
-  if (!*changed) return Abort(status, "no normalization to fuse");
-  Dump(graph, "after");
+  if (!*changed) {
+    AddToReport(records);
+    return Abort(status, "no normalization to fuse");
+  }
+  Dump(graph, number, "after");
   const size_t size = graph.ByteSizeLong();
   void* data = std::malloc(size);
   if (data == nullptr || !graph.SerializeToArray(data, static_cast<int>(size))) {
     std::free(data);
     return Abort(status, "the rewritten graph cannot be serialized");
   }
+  AddToReport(records);
   optimized->data = data;
   optimized->length = size;
   optimized->data_deallocator = [](void* p, size_t) { std::free(p); };

@@ -2,14 +2,20 @@
 
 #include <cmath>
 #include <cstdio>
+#include <deque>
+#include <iterator>
 #include <mutex>
 
 namespace nv_norms {
 namespace {
 
+// Some 50 MB.
+constexpr size_t kMostRecords = 100'000;
+
 struct Registry {
   std::mutex mutex;
-  std::vector<Record> records;
+  std::deque<Record> records;
+  size_t dropped = 0;
 };
 
 Registry& TheRegistry() {
@@ -70,28 +76,19 @@ std::string ToJson(const std::vector<Record>& records) {
 void AddToReport(const std::vector<Record>& records) {
   Registry& registry = TheRegistry();
   const std::lock_guard<std::mutex> lock(registry.mutex);
-  for (const Record& record : records) {
-    bool known = false;
-    if (record.reason != Reason::kNone) {
-      for (const Record& r : registry.records) {
-        known = known || (r.graph == record.graph && r.inputs == record.inputs &&
-                          r.outputs == record.outputs && r.reason == record.reason);
-      }
-    }
-    if (!known) registry.records.push_back(record);
-  }
+  registry.records.insert(registry.records.end(), records.begin(), records.end());
+  for (; registry.records.size() > kMostRecords; ++registry.dropped) registry.records.pop_front();
 }
 
-std::vector<Record> Report() {
+Report TakeReport() {
   Registry& registry = TheRegistry();
   const std::lock_guard<std::mutex> lock(registry.mutex);
-  return registry.records;
-}
-
-void ClearReport() {
-  Registry& registry = TheRegistry();
-  const std::lock_guard<std::mutex> lock(registry.mutex);
+  Report report{{std::make_move_iterator(registry.records.begin()),
+                 std::make_move_iterator(registry.records.end())},
+                registry.dropped};
   registry.records.clear();
+  registry.dropped = 0;
+  return report;
 }
 
 }  // namespace nv_norms

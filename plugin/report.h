@@ -1,6 +1,7 @@
 #ifndef NV_NORMS_PLUGIN_REPORT_H_
 #define NV_NORMS_PLUGIN_REPORT_H_
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -24,12 +25,15 @@ struct Record {
 
 std::string ToJson(const std::vector<Record>& records);
 
-// The records of every graph since the library was loaded or ClearReport() was called. TensorFlow
-// optimizes a graph twice; what was fused in the first pass is not found again in the second, and
-// a refusal that comes twice is kept once.
+// The records of every graph since the library was loaded or TakeReport() was called; where nobody
+// takes them, the latest, and how many were dropped. TensorFlow optimizes a graph twice: what was
+// fused in the first pass is not found again in the second, but what was refused is.
+struct Report {
+  std::vector<Record> records;
+  size_t dropped = 0;
+};
 void AddToReport(const std::vector<Record>& records);
-std::vector<Record> Report();
-void ClearReport();
+Report TakeReport();
 
 }  // namespace nv_norms
 

@@ -87,8 +87,7 @@ class Core:
             "NvNormsSetEnabled": (None, [ctypes.c_int]),
             "NvNormsIsEnabled": (ctypes.c_int, []),
             "NvNormsDeviceTypeIsFree": (ctypes.c_int, [text]),
-            "NvNormsReport": (pointer, []),
-            "NvNormsClearReport": (None, []),
+            "NvNormsTakeReport": (pointer, []),
             "NvNormsRewrite": (
                 ctypes.c_int,
                 [text, ctypes.c_size_t, text, text, ctypes.c_int, ctypes.c_int]
@@ -124,11 +123,10 @@ class Core:
     def device_type_is_free(self, device_type: str) -> bool:
         return bool(self._c.NvNormsDeviceTypeIsFree(device_type.encode()))
 
-    def records(self) -> list[dict[str, Any]]:
-        return json.loads(self._take(self._c.NvNormsReport()) or b"[]")
-
-    def clear_records(self) -> None:
-        self._c.NvNormsClearReport()
+    def take_records(self) -> tuple[list[dict[str, Any]], int]:
+        """The records since the last call, and how many more had to be dropped."""
+        report = json.loads(self._take(self._c.NvNormsTakeReport()))
+        return report["records"], report["dropped"]
 
     def cuda_driver(self) -> tuple[bool, str]:
         """Whether the GPU kernels can run on this machine's driver; if not, a sentence why.

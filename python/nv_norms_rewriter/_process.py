@@ -26,9 +26,8 @@ def state() -> dict[str, Any]:
     plugins: device type -> "registered" or the sentence that says why it is not;
     held: device types whose graphs another plugin optimizes;
     notices: sentences that the user was told, each once; hooked: whether functions are looked at
-      when they are traced; traced: what was found there, as pairs of the number of records that
-      the core library had then and a record; options: what configure() set; thread: what only
-      this thread does right now.
+      when they are traced; records: what was found, the latest last; dropped: how many records
+      were too many; options: what configure() set; thread: what only this thread does right now.
     """
     import tensorflow as tf
 
@@ -46,7 +45,8 @@ def state() -> dict[str, Any]:
         )
     # Apart from the above, which an older copy of the package may have made.
     memory.setdefault("held", set())
-    memory.setdefault("traced", [])
+    memory.setdefault("records", [])
+    memory.setdefault("dropped", 0)
     memory.setdefault("options", {})
     memory.setdefault("thread", threading.local())
     return memory

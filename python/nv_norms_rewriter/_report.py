@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from typing import Any, overload
 
-from . import _library, _process
+from . import _library, _process, _records
 
 # TensorFlow's C++ code has its own names for these types.
 _PYTHON_NAMES = {"half": "float16", "float": "float32", "double": "float64"}
@@ -201,11 +201,11 @@ def report() -> Report:
         return Report()
     memory = _process.state()
     _look_at_gpus(memory)
-    values = _library.core().records()
-    with memory["lock"]:
-        for count, (position, value) in enumerate(memory["traced"]):
-            values.insert(position + count, value)
-    return Report((Record.from_json(value) for value in values), memory["notices"])
+    values, dropped = _records.remembered(_library.core())
+    notices = list(memory["notices"])
+    if dropped:
+        notices.append(f"the report holds the latest {len(values)} records; {dropped} came before")
+    return Report((Record.from_json(value) for value in values), notices)
 
 
 def _look_at_gpus(memory: dict[str, Any]) -> None:
@@ -221,7 +221,4 @@ def _look_at_gpus(memory: dict[str, Any]) -> None:
 def clear_report() -> None:
     """Forgets all records; what was fused stays fused."""
     if _process.loaded_core() is not None:
-        memory = _process.state()
-        with memory["lock"]:
-            _library.core().clear_records()
-            memory["traced"].clear()
+        _records.forget(_library.core())

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import _library, _process, _saving, _trace_where
+from . import _library, _process, _records, _saving, _trace_where
 
 # Devices for which the fused ops have kernels inside XLA.
 _SERVED = frozenset({"CPU", "GPU"})
@@ -150,7 +150,7 @@ def _rewrite(core: _library.Core, graph: Any, where: str) -> None:
     for record in records:
         for key in ("inputs", "outputs"):
             record[key] = [_trace_graph.original_name(name) for name in record[key]]
-    _remember(core, records)
+    _records.remember(core, records)
 
 
 def _forward_records(edit: Any, records: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -170,11 +170,4 @@ def report_gradient(forward: Any, inputs: list[Any], outputs: list[Any]) -> None
         names = {"inputs": [t.name for t in inputs], "outputs": [t.name for t in outputs]}
         gradient = {**record, **names, "direction": "backward"}
         gradient["graph"] = outputs[0].graph.name
-        _remember(_library.core(), [gradient])
-
-
-def _remember(core: _library.Core, records: list[dict[str, Any]]) -> None:
-    memory = _process.state()
-    position = len(core.records())
-    with memory["lock"]:
-        memory["traced"] += [(position, record) for record in records]
+        _records.remember(_library.core(), [gradient])

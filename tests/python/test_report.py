@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import nv_norms_rewriter
-from nv_norms_rewriter import Record, Report
+from nv_norms_rewriter import Record, Report, _records
 
 FUSED = Record(
     kind="layer_norm",
@@ -73,6 +73,31 @@ def test_records_keep_their_order_and_are_forgotten_on_request(rng: np.random.Ge
     assert len(nv_norms_rewriter.report()) == 0
     one(x)  # optimized already
     assert len(nv_norms_rewriter.report()) == 0
+
+
+def test_refusal_is_reported_once_though_tensorflow_optimizes_twice(
+    rng: np.random.Generator,
+) -> None:
+    gamma = tf.constant(rng.normal(size=(4, 1)), tf.float32)  # varies along the batch
+    function = tf.function(lambda x, gamma: tf.nn.relu(_layer_norm(x, gamma, tf.zeros(16))))
+    function(tf.constant(rng.normal(size=(4, 16)), tf.float32), gamma)
+    (record,) = nv_norms_rewriter.report()
+    assert not record.fused
+
+
+def test_process_that_never_stops_keeps_the_latest_records(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_records, "_MOST", 2)
+    x = tf.constant(rng.normal(size=(4, 16)), tf.float32)
+    for width in (16, 8, 4):
+        tf.function(lambda x: tf.nn.relu(_layer_norm(x, tf.ones(1), tf.zeros(1))))(x[:, :width])
+        nv_norms_rewriter.report()
+    report = nv_norms_rewriter.report()
+    assert len(report) == 2
+    assert "the latest 2 records; 1 came before" in str(report)
+    nv_norms_rewriter.clear_report()
+    assert not nv_norms_rewriter.report().notices
 
 
 def test_graph_without_norms_leaves_no_record() -> None:
