@@ -6,8 +6,8 @@ from typing import Any
 
 from . import _library, _process
 
-# A process that traces for ever keeps the latest.
-_MOST = 100_000
+# A process that traces for ever keeps the latest: some 30 MB.
+_MOST = 10_000
 
 
 def remember(core: _library.Core, records: list[dict[str, Any]]) -> None:
