@@ -202,12 +202,15 @@ void PlanForwardColumns(ForwardPlan* plan) {
   plan->workspace = PartialsBytes(*plan) +
                     Align16(geometry.statistics * 3 * SizeOfNumber(plan->problem.in_double()));
   PlanForwardColumnsResident(plan);
+  PlanForwardColumnsPipe(plan);
 }
 
 Status LaunchForwardColumns(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,
                             void* stream) {
   const ForwardProblem& problem = plan.problem;
   bool launched = false;
+  NV_NORMS_RETURN_IF_ERROR(LaunchForwardColumnsPipe(plan, buffers, workspace, stream, &launched));
+  if (launched) return Status();
   NV_NORMS_RETURN_IF_ERROR(
       LaunchForwardColumnsResident(plan, buffers, workspace, stream, &launched));
   if (launched) return Status();

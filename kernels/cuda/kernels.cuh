@@ -106,6 +106,10 @@ Status LaunchForwardColumnsResident(const ForwardPlan& plan, const ForwardBuffer
 void PlanBackwardColumnsResident(BackwardPlan* plan);
 Status LaunchBackwardColumnsResident(const BackwardPlan& plan, const BackwardBuffers& buffers,
                                      void* workspace, void* stream, bool* launched);
+// Those much larger than the chip, on devices of capability 9.0; before the plan above.
+void PlanForwardColumnsPipe(ForwardPlan* plan);
+Status LaunchForwardColumnsPipe(const ForwardPlan& plan, const ForwardBuffers& buffers,
+                                void* workspace, void* stream, bool* launched);
 void PlanBackwardColumns(BackwardPlan* plan);
 Status LaunchBackwardColumns(const BackwardPlan& plan, const BackwardBuffers& buffers,
                              void* workspace, void* stream);

@@ -77,8 +77,9 @@ inline int BesideOf(const BackwardProblem& problem) {
 // together: blocks wait for each other. *launched: false where the device has no room now for so
 // many at once.
 template <typename... P, typename... Q>
-Status LaunchResident(const char* name, void (*kernel)(P...), int blocks, bool together,
-                      int64_t shared, void* stream, bool* launched, const Q&... arguments) {
+Status LaunchTogether(const char* name, void (*kernel)(P...), int blocks, int threads,
+                      bool together, int64_t shared, void* stream, bool* launched,
+                      const Q&... arguments) {
   *launched = false;
   NV_NORMS_RETURN_IF_ERROR(
       FromCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -86,7 +87,7 @@ Status LaunchResident(const char* name, void (*kernel)(P...), int blocks, bool t
                name));
   cudaLaunchConfig_t config = {};
   config.gridDim = static_cast<unsigned>(blocks);
-  config.blockDim = kResidentThreads;
+  config.blockDim = static_cast<unsigned>(threads);
   config.dynamicSmemBytes = static_cast<size_t>(shared);
   config.stream = static_cast<cudaStream_t>(stream);
   cudaLaunchAttribute attribute[1];
@@ -101,6 +102,13 @@ Status LaunchResident(const char* name, void (*kernel)(P...), int blocks, bool t
   }
   *launched = true;
   return FromCuda(error, name);
+}
+
+template <typename... P, typename... Q>
+Status LaunchResident(const char* name, void (*kernel)(P...), int blocks, bool together,
+                      int64_t shared, void* stream, bool* launched, const Q&... arguments) {
+  return LaunchTogether(name, kernel, blocks, kResidentThreads, together, shared, stream, launched,
+                        arguments...);
 }
 
 }  // namespace cuda

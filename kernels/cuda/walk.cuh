@@ -90,6 +90,12 @@ __device__ __forceinline__ uint64_t ReadOncePolicy() {
   return policy;
 }
 
+__device__ __forceinline__ uint64_t KeepPolicy() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 __device__ __forceinline__ uint64_t ReadAgainPolicy() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));

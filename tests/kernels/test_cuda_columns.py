@@ -43,7 +43,14 @@ MIDDLE = [
     ((40, 21, 1296), [1]),
 ]  # fmt: skip
 LARGE += [((8, 96, 3136), [1]), ((2, 64, 65536), [1]), ((3, 9, 40000), [1]), ((1, 20000, 40), [1])]
+# Tensors much larger than the chip: units that fit on it, that are read twice, and far beyond it
+BEYOND = [
+    ((8, 40001, 256), 256, True), ((4, 300001, 64), 64, True), ((4, 300001, 64), 8, True),
+    ((2, 1500001, 32), 32, True),
+]  # fmt: skip
+LARGE += BEYOND
 ALL = SHAPES + MIDDLE + ([] if test_cuda.SMALL else LARGE)
+large = pytest.mark.skipif(test_cuda.SMALL, reason="large")
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
@@ -93,6 +100,16 @@ def test_large_means(case, mean):
     run_case(case, mean=mean)
 
 
+@large
+@pytest.mark.parametrize("case", BEYOND, ids=str)
+@pytest.mark.parametrize("settings", [
+    {"mean": 1e6}, {"params": False}, {"formula": "rms"}, {"formula": "scale_only"},
+    {"misaligned": True},
+], ids=str)  # fmt: skip
+def test_beyond_the_chip(case, settings):
+    run_case(case, **settings)
+
+
 @pytest.mark.parametrize("case", [SHAPES[1], SHAPES[2], SHAPES[4], MIDDLE[0]], ids=str)
 @pytest.mark.parametrize("dtype", [F32, F16], ids=str)
 def test_misaligned_tensors(case, dtype):
@@ -126,6 +143,32 @@ def test_one_row_far_from_the_others(far, value):
     expected = numpy_instance_norm(x)
     bound = 2e-6 * (1 + np.abs(expected))
     assert (np.abs(y - expected) <= bound).all(), np.abs(y - expected).max()
+
+
+@large
+@pytest.mark.parametrize("shape", [(8, 40001, 128), (4, 300001, 32)], ids=str)
+@pytest.mark.parametrize("value", [1e4, -3e5])
+def test_far_rows_nan_and_infinity_beyond_the_chip(shape, value):
+    """The same of tensors much larger than the chip, and once more with y in x's place."""
+    torch.manual_seed(3)
+    x = torch.randn(shape, device="cuda") + 2
+    x[:, [0, 20001, -1]] = value
+    x[1, 77, 5] = math.nan
+    x[2, 30000, 9] = math.inf
+    hit = torch.zeros(shape[0], shape[2], dtype=torch.bool, device="cuda")
+    hit[1, 5] = hit[2, 9] = True
+    y, mean, rstd, _ = forward(x, shape[2])
+    x64 = x.double()
+    centered = x64 - x64.mean(dim=1, keepdim=True)
+    expected = centered / (centered.square().mean(dim=1, keepdim=True) + 1e-3).sqrt()
+    keep = ~hit.unsqueeze(1).expand_as(y)
+    error = (y.double() - expected).abs() / (1 + expected.abs())
+    assert float(error[keep].max()) <= 2e-6
+    assert not bool(y[~keep].isfinite().any())
+    assert torch.equal(rstd.view_as(hit).isnan(), hit)
+    assert torch.equal(mean.view_as(hit).isfinite(), ~hit)
+    library.forward(x, None, None, x, mean, rstd, groups=shape[2], channels_last=True)()
+    assert torch.equal(x[keep], y[keep])
 
 
 def test_zeros_around_a_far_mean():

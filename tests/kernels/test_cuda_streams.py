@@ -65,11 +65,16 @@ def same(tensors: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
     return all(map(torch.equal, tensors, expected))
 
 
+# Samples: with 8 a tensor is much larger than the chip.
+samples = pytest.mark.parametrize("n", [2, 8], ids="n={}".format)
+
+
 @large
-def test_ends_while_another_stream_holds_most_of_the_chip(norm):
+@samples
+def test_ends_while_another_stream_holds_most_of_the_chip(norm, n):
     """Blocks that wait for each other must not wait for a multiprocessor that another has."""
     torch.manual_seed(6)
-    x, dy = (norm.tensor(2, 32, 1 << 18, torch.float16) for _ in range(2))
+    x, dy = (norm.tensor(n, 32, 1 << 18, torch.float16) for _ in range(2))
     expected, _ = norm(x, dy)
     assert all(bool(t.isfinite().all()) for t in expected)
     square = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
@@ -86,10 +91,11 @@ def test_ends_while_another_stream_holds_most_of_the_chip(norm):
 
 
 @large
-def test_two_streams_at_once(norm):
+@samples
+def test_two_streams_at_once(norm, n):
     """Two such kernels at the same time, each with its workspace."""
     torch.manual_seed(7)
-    inputs = [[norm.tensor(2, 64, 131072, torch.float16) for _ in range(2)] for _ in range(2)]
+    inputs = [[norm.tensor(n, 64, 131072, torch.float16) for _ in range(2)] for _ in range(2)]
     expected = [norm(*pair)[0] for pair in inputs]
     streams = [torch.cuda.Stream() for _ in range(2)]
     torch.cuda.synchronize()
@@ -102,10 +108,13 @@ def test_two_streams_at_once(norm):
     assert all(same(tensors, expected[i]) for i, tensors in results)
 
 
-def test_in_a_captured_graph(norm):
+@pytest.mark.parametrize(
+    ("n", "size"), [(2, 20000), pytest.param(8, 1 << 16, marks=large)], ids=str
+)
+def test_in_a_captured_graph(norm, n, size):
     """The same launches again and again, over a workspace that holds what the last ones left."""
     torch.manual_seed(8)
-    x = norm.tensor(2, 64, 20000, torch.float32)
+    x = norm.tensor(n, 64, size, torch.float32)
     tensors, run = norm(x, x)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
