@@ -1,12 +1,15 @@
 """The CPU kernels beside a copy of the same bytes, PyTorch, TensorFlow and XLA:CPU, in one run.
 
 usage: benchmarks/kernels/build_cpu.sh && python benchmarks/kernels/cpu.py [--threads 1 2]
-       [--only rows columns ...] [--dtypes float32 ...] [--quick] [--rounds 5]
+       [--only rows columns ...] [--dtypes float32 ...] [--megabytes 100 400] [--quick]
+       [--peers torch TF] [--rounds 5]
 
-Prints a Markdown table for each number of threads. Times are milliseconds, the median of calls
-into buffers that exist ("fresh": into memory that was just allocated, as the peers' outputs are).
-"of copy": the bytes that must be moved (forward 2, backward 3 times the size of x) by the time, as
-a part of the better copy's bytes per second.
+Prints a Markdown table for each number of threads, with tensors of so many megabytes (2^20 bytes of
+float32; "sizes" has its own): 100, and where the last-level cache is said to hold as much, a third
+more than that cache, since a copy of less runs partly in it. Times are milliseconds, the median of
+calls into buffers that exist ("fresh": into memory that was just allocated, as the peers' outputs
+are). "of copy": the bytes that must be moved (forward 2, backward 3 times the size of x) by the
+time, as a part of the better copy's bytes per second.
 """
 
 from __future__ import annotations
@@ -28,12 +31,11 @@ import cpu_library
 import numpy as np
 
 MB = 1 << 20
-# name: x's shape for a size in elements, how the library is called
+# name: x's shape for 100 MB of float32, how the library is called
 ROWS = {"axis": [-1]}
 PROBLEMS: dict[str, list[tuple[tuple[int, ...], dict]]] = {
     # from the L1 cache to 400 MB
     "sizes": [((rows, 768), ROWS) for rows in (8, 64, 342, 2048, 8192, 32768, 131072)],
-    # beyond the last-level cache
     "rows": [
         ((100 * MB // 4 // cols, cols), ROWS)
         for cols in (64, 100, 128, 256, 512, 768, 1000, 1024, 2048, 4096, 8192, 16384, 32768)
@@ -83,6 +85,23 @@ def measure_all(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str
                 times[name].append(time.perf_counter() - start)
                 count += 1
     return {name: 1e3 * statistics.median(of) for name, of in times.items()}
+
+
+def beyond_the_caches() -> int:
+    """Megabytes of which nothing is left in the last-level cache: four thirds of it, in hundreds.
+
+    Not more, since a virtual machine is told of its host's whole cache and has a part of it.
+    """
+    reported = (
+        os.sysconf("SC_LEVEL3_CACHE_SIZE") if "SC_LEVEL3_CACHE_SIZE" in os.sysconf_names else 0
+    )
+    return max(1, -(-reported * 4 // 3 // (100 * MB))) * 100
+
+
+def scaled(shape: tuple[int, ...], megabytes: int) -> tuple[int, ...]:
+    """A shape of 100 MB with as many more samples, or rows in whole blocks of 16."""
+    first = shape[0] * megabytes / 100
+    return (max(1, round(first / 16) * 16 if first >= 1000 else round(first)), *shape[1:])
 
 
 def axes(x: np.ndarray, settings: dict) -> tuple[list[int], tuple[int, ...]]:
@@ -200,30 +219,39 @@ def tensorflow_calls(x: np.ndarray, settings: dict) -> dict[str, Callable]:
 def run(options: argparse.Namespace, threads: int) -> None:
     os.environ["OMP_NUM_THREADS"] = str(threads)
     peers = []
-    if not options.quick:
-        import tensorflow as tf
+    if "torch" in options.peers:
         import torch
 
         torch.set_num_threads(threads)
+        peers.append(f"torch {torch.__version__}")
+    if "TF" in options.peers:
+        import tensorflow as tf
+
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(threads)
-        peers = [f"torch {torch.__version__}", f"TensorFlow {tf.__version__}"]
+        peers.append(f"TensorFlow {tf.__version__}")
     print(f"\n{platform.machine()}, {threads} threads, {cpu_library.target()}; " + ", ".join(peers))
     header = ["kind", "dtype", "x", "MB", "copy", "copy past cache", "GB/s", "forward", "of copy",
               "backward", "of copy", "fresh copy", "fresh forward"]  # fmt: skip
-    others = ["torch forward", "torch backward", "TF forward", "XLA forward"]
-    header += [] if options.quick else others
+    header += ["torch forward", "torch backward"] if "torch" in options.peers else []
+    header += ["TF forward", "XLA forward"] if "TF" in options.peers else []
     print("\n| " + " | ".join(header) + " |\n" + "|---" * len(header) + "|")
-    for kind, problems in PROBLEMS.items():
-        for shape, settings in problems if kind in (options.only or PROBLEMS) else []:
-            for name in options.dtypes:
-                r = measure(kind, shape, settings, name, threads, options)
-                cells = [kind, name, "x".join(map(str, shape)), f"{r['MB']:.3g}"]
-                cells += [f"{r['copy']:.4g}", f"{r['copy past cache']:.4g}", f"{r['GB/s']:.3g}"]
-                for way in ("forward", "backward"):
-                    cells += [f"{r[way]:.4g}", f"{r[way + ' of copy']:.2f}"]
-                cells += [f"{r[c]:.4g}" if c in r else "-" for c in header[len(cells) :]]
-                print("| " + " | ".join(cells) + " |", flush=True)
+    wanted = [
+        (kind, shape if kind == "sizes" else scaled(shape, size), settings)
+        for kind, problems in PROBLEMS.items()
+        if kind in (options.only or PROBLEMS)
+        for size in (options.megabytes if kind != "sizes" else [0])
+        for shape, settings in problems
+    ]
+    for kind, shape, settings in wanted:
+        for name in options.dtypes:
+            r = measure(kind, shape, settings, name, threads, options)
+            cells = [kind, name, "x".join(map(str, shape)), f"{r['MB']:.3g}"]
+            cells += [f"{r['copy']:.4g}", f"{r['copy past cache']:.4g}", f"{r['GB/s']:.3g}"]
+            for way in ("forward", "backward"):
+                cells += [f"{r[way]:.4g}", f"{r[way + ' of copy']:.2f}"]
+            cells += [f"{r[c]:.4g}" if c in r else "-" for c in header[len(cells) :]]
+            print("| " + " | ".join(cells) + " |", flush=True)
 
 
 def measure(
@@ -249,12 +277,15 @@ def measure(
         for start in range(0, flat.size, some.size):
             flat[start : start + some.size] = some[: flat.size - start]
     calls = our_calls(x, dy, settings, threads)
-    if not options.quick:
-        for make in (lambda: torch_calls(x, dy, settings), lambda: tensorflow_calls(x, settings)):
-            try:
-                calls |= make()
-            except Exception as error:  # a peer that cannot run a problem is a finding
-                warnings.warn(f"{kind} {shape}: {type(error).__name__}: {error}", stacklevel=1)
+    makers = {
+        "torch": lambda: torch_calls(x, dy, settings),
+        "TF": lambda: tensorflow_calls(x, settings),
+    }
+    for peer in options.peers:
+        try:
+            calls |= makers[peer]()
+        except Exception as error:  # a peer that cannot run a problem is a finding
+            warnings.warn(f"{kind} {shape}: {type(error).__name__}: {error}", stacklevel=1)
     out = measure_all(calls, options.rounds)
     out |= {"kind": kind, "dtype": dtype_name, "x": list(shape), "MB": x.nbytes / 1e6}
     out["threads"] = threads
@@ -270,9 +301,15 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--only", nargs="+", choices=list(PROBLEMS))
     parser.add_argument("--dtypes", nargs="+", default=["float32"])
+    parser.add_argument(
+        "--megabytes", type=int, nargs="+", default=sorted({100, beyond_the_caches()})
+    )
+    parser.add_argument("--peers", nargs="*", choices=["torch", "TF"], default=["torch", "TF"])
     parser.add_argument("--quick", action="store_true", help="no peers but the copy")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
+    if options.quick:
+        options.peers = []
     if len(options.threads) > 1:  # a process each: the peers fix their number at the start
         for threads in options.threads:
             at = sys.argv.index("--threads") if "--threads" in sys.argv else len(sys.argv)
