@@ -34,7 +34,8 @@ struct RowForward {
 };
 
 // gamma: never null where a column has a parameter of its own. dx: rows are dx_step apart, 0 if all
-// go to the same place because nobody wants them.
+// go to the same place because nobody wants them. partial: 2 * Padded(cols) zeros, which
+// backward_rows leaves as zeros, where columns have parameters whose gradients are wanted.
 template <typename T>
 struct RowBackward {
   using A = ComputedIn<T>;
@@ -49,6 +50,7 @@ struct RowBackward {
   const T* dy = nullptr;
   T* dx = nullptr;
   int64_t dx_step = 0;
+  A* partial = nullptr;
   bool stream = false;
 };
 

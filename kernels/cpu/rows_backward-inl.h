@@ -10,6 +10,24 @@ namespace cpu {
 namespace NV_NORMS_TARGET {
 namespace {
 
+// Vectors of the sums that a gradient needs (GradientSums), added to in turn.
+template <typename A>
+struct GradientVectors {
+  Vec<A> e[kUnroll];
+  Vec<A> w[kUnroll];
+  Vec<A> we[kUnroll];
+  NV_NORMS_INLINE void Clear() {
+    NV_NORMS_TARGET::Clear(e);
+    NV_NORMS_TARGET::Clear(w);
+    NV_NORMS_TARGET::Clear(we);
+  }
+  NV_NORMS_INLINE void Add(int u, Vec<A> e_more, Vec<A> w_more) {
+    e[u] += e_more;
+    w[u] += w_more;
+    we[u] += w_more * e_more;
+  }
+};
+
 // e = x - shift, w = dy * gamma (dy where gamma is null): adds sum(e), sum(w), sum(w * e).
 // Meanwhile half of the `count` numbers that come `next` after x and dy is brought closer, unless
 // next is 0.
@@ -21,17 +39,8 @@ NV_NORMS_INLINE void AddGradientSums(const T* x, const T* dy, const ComputedIn<T
   constexpr int64_t line = 64 / sizeof(T);
   constexpr int64_t half = kUnroll * kLanes<A> / 2;
   const Vec<A> s = Splat(shift);
-  Vec<A> e_sum[kUnroll];
-  Vec<A> w_sum[kUnroll];
-  Vec<A> we_sum[kUnroll];
-  Clear(e_sum);
-  Clear(w_sum);
-  Clear(we_sum);
-  const auto add = [&](int u, Vec<A> e, Vec<A> w) __attribute__((always_inline)) {
-    e_sum[u] += e;
-    w_sum[u] += w;
-    we_sum[u] += w * e;
-  };
+  GradientVectors<A> v;
+  v.Clear();
   ForBlocks<A>(
       count,
       [&](int u, int64_t i) __attribute__((always_inline)) {
@@ -43,20 +52,18 @@ NV_NORMS_INLINE void AddGradientSums(const T* x, const T* dy, const ComputedIn<T
         }
         Vec<A> w = Load(dy + i);
         if (with_gamma) w = w * Load(gamma + i);
-        add(u, Load(x + i) - s, w);
+        v.Add(u, Load(x + i) - s, w);
       },
       [&](int64_t i, int64_t rest) __attribute__((always_inline)) {
         Vec<A> w = LoadPart(dy + i, rest, A(0));
         if (with_gamma) w = w * LoadPart(gamma + i, rest, A(0));
-        add(1, LoadPart(x + i, rest, shift) - s, w);
+        v.Add(1, LoadPart(x + i, rest, shift) - s, w);
       },
       [&]() __attribute__((always_inline)) {
-        sums[0] += SumLanes(Sum(e_sum));
-        sums[1] += SumLanes(Sum(w_sum));
-        sums[2] += SumLanes(Sum(we_sum));
-        Clear(e_sum);
-        Clear(w_sum);
-        Clear(we_sum);
+        sums[0] += SumLanes(Sum(v.e));
+        sums[1] += SumLanes(Sum(v.w));
+        sums[2] += SumLanes(Sum(v.we));
+        v.Clear();
       });
 }
 
@@ -101,12 +108,12 @@ NV_NORMS_INLINE void PrefetchOtherHalf(const T* x, const T* dy, int64_t step, in
 }
 
 // dx of `rows` rows, each with a parameter for each column, and their dgamma and dbeta: the rows'
-// sum is added to the doubles once.
-template <int rows, bool stream, ParamSums params, typename T>
+// sum is added to those once.
+template <int rows, bool stream, ParamSums params, typename T, typename S>
 NV_NORMS_INLINE void BackwardColumnwise(const GradientTerms<ComputedIn<T>>* terms, const T* x,
                                         const T* dy, int64_t step, const ComputedIn<T>* gamma,
                                         int64_t count, int64_t next, T* dx, int64_t dx_step,
-                                        double* dgamma, double* dbeta) {
+                                        S* dgamma, S* dbeta) {
   using A = ComputedIn<T>;
   const auto run = [&](int64_t i, int64_t part, bool streamed) __attribute__((always_inline)) {
     const bool whole = part == 0;
@@ -151,10 +158,10 @@ NV_NORMS_INLINE void BackwardColumnwise(const GradientTerms<ComputedIn<T>>* term
       });
 }
 
-template <int rows, bool stream, typename T>
+template <int rows, bool stream, typename T, typename S>
 void BackwardColumnwise(const GradientTerms<ComputedIn<T>>* terms, const T* x, const T* dy,
                         int64_t step, const ComputedIn<T>* gamma, int64_t count, int64_t next,
-                        T* dx, int64_t dx_step, double* dgamma, double* dbeta) {
+                        T* dx, int64_t dx_step, S* dgamma, S* dbeta) {
   if (dgamma == nullptr && dbeta == nullptr) {
     BackwardColumnwise<rows, stream, ParamSums::kNone>(terms, x, dy, step, gamma, count, next, dx,
                                                        dx_step, dgamma, dbeta);
@@ -288,6 +295,27 @@ class LineBuffer {
   int64_t skip_;  // of them belong to somebody else
 };
 
+// Adds partial sums to the doubles, and clears them.
+template <typename A>
+NV_NORMS_INLINE void Flush(A* partial, int64_t count, double* to) {
+  constexpr int64_t lanes = kLanes<A>;
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    AddTo(Load(partial + i), to + i);
+    Store(Vec<A>{}, partial + i);
+  }
+  for (; i < count; ++i) {
+    to[i] += partial[i];
+    partial[i] = 0;
+  }
+}
+
+// Sums of parameters' gradients are kept in float for so many rows: doubles are twice as much to
+// read and write for each row or few. 400 MB of float32, 2 threads, milliseconds
+// (on a busy machine), so and with doubles for each four rows, two or one: 42 and 49 at 1000
+// columns, 64 and 74 at 32768.
+constexpr int64_t kPartialRows = 32;
+
 // Rows that are read this far ahead, at least; not tuned.
 constexpr int64_t kBackwardAheadBytes = 2048;
 
@@ -310,6 +338,10 @@ NV_NORMS_INLINE void BackwardRowsAs(const RowBackward<T>& task, int64_t begin, i
   const int64_t next = stream ? ahead_rows * cols : 0;
   LineBuffer<T> buffer(task.dx + (begin - task.first_row) * task.dx_step);
   GradientTerms<A> terms[kRowsTogether];
+  const bool partly = by_column && dgamma != nullptr;
+  A* const gamma_sum = partly ? task.partial : nullptr;
+  A* const beta_sum = partly && dbeta != nullptr ? task.partial + Padded(cols) : nullptr;
+  int64_t summed = 0;  // rows
   int64_t row = begin;
   while (row < end) {
     const int64_t count = row + together <= end ? together : 1;
@@ -325,13 +357,13 @@ NV_NORMS_INLINE void BackwardRowsAs(const RowBackward<T>& task, int64_t begin, i
     if (buffered) {
       if (count == kRowsTogether) {
         BackwardColumnwise<kRowsTogether, false>(terms, x, dy, cols, task.gamma, cols, 0,
-                                                 buffer.Room(), cols, dgamma, dbeta);
+                                                 buffer.Room(), cols, gamma_sum, beta_sum);
       } else if (count == 2) {
         BackwardColumnwise<2, false>(terms, x, dy, cols, task.gamma, cols, 0, buffer.Room(), cols,
-                                     dgamma, dbeta);
+                                     gamma_sum, beta_sum);
       } else {
         BackwardColumnwise<1, false>(terms, x, dy, cols, task.gamma, cols, 0, buffer.Room(), cols,
-                                     dgamma, dbeta);
+                                     gamma_sum, beta_sum);
       }
       buffer.Commit(count * cols, [&](int64_t i) __attribute__((always_inline)) {
         const int64_t c = next + count * cols / 2 + i / 2;
@@ -339,17 +371,26 @@ NV_NORMS_INLINE void BackwardRowsAs(const RowBackward<T>& task, int64_t begin, i
       });
     } else if (count == kRowsTogether) {
       BackwardColumnwise<kRowsTogether, stream>(terms, x, dy, cols, task.gamma, cols, next, dx,
-                                                task.dx_step, dgamma, dbeta);
+                                                task.dx_step, gamma_sum, beta_sum);
     } else if (count == 2) {
       BackwardColumnwise<2, stream>(terms, x, dy, cols, task.gamma, cols, next, dx, task.dx_step,
-                                    dgamma, dbeta);
+                                    gamma_sum, beta_sum);
+    } else if (by_column) {
+      BackwardColumnwise<1, stream>(terms, x, dy, cols, task.gamma, cols, next, dx, task.dx_step,
+                                    gamma_sum, beta_sum);
     } else {
-      const int64_t param = by_column ? 0 : FirstParam(task.layout, row, 0);
+      const int64_t param = FirstParam(task.layout, row, 0);
       BackwardRunAs<stream>(task, terms[0], row, 0, cols, x, dy, dx,
                             dgamma == nullptr ? nullptr : dgamma + param,
                             dbeta == nullptr ? nullptr : dbeta + param);
     }
     row += count;
+    summed += count;
+    if (partly && (summed >= kPartialRows || row == end)) {
+      Flush(gamma_sum, cols, dgamma);
+      if (beta_sum != nullptr) Flush(beta_sum, cols, dbeta);
+      summed = 0;
+    }
   }
   if (buffered) buffer.Finish();
 }

@@ -2,7 +2,7 @@
 #ifndef NV_NORMS_KERNELS_CPU_SHORT_BACKWARD_INL_H_
 #define NV_NORMS_KERNELS_CPU_SHORT_BACKWARD_INL_H_
 
-#include "kernels/cpu/rows_forward-inl.h"
+#include "kernels/cpu/rows_backward-inl.h"
 #include "kernels/cpu/short_lanes-inl.h"
 #include "kernels/cpu/simd-inl.h"
 
@@ -32,22 +32,15 @@ NV_NORMS_INLINE void SumGradients(const A* x, const A* dy, const A* gamma, int64
                                   Vec<A> mean, Vec<A>* sums) {
   constexpr int64_t lanes = kLanes<A>;
   if (cols <= kGatheredBackward) {
-    Vec<A> e_sum[kUnroll];
-    Vec<A> w_sum[kUnroll];
-    Vec<A> we_sum[kUnroll];
-    Clear(e_sum);
-    Clear(w_sum);
-    Clear(we_sum);
+    GradientVectors<A> v;
+    v.Clear();
     ForColumns(cols, [&](int u, int64_t c) __attribute__((always_inline)) {
       const Vec<A> e = Strided(x + c, cols) - mean;
-      const Vec<A> w = Strided(dy + c, cols) * gamma[c];
-      e_sum[u] += e;
-      w_sum[u] += w;
-      we_sum[u] += w * e;
+      v.Add(u, e, Strided(dy + c, cols) * gamma[c]);
     });
-    sums[0] = Sum(e_sum);
-    sums[1] = Sum(w_sum);
-    sums[2] = Sum(we_sum);
+    sums[0] = Sum(v.e);
+    sums[1] = Sum(v.w);
+    sums[2] = Sum(v.we);
     return;
   }
   alignas(NV_NORMS_VECTOR_BYTES) A shifts[lanes];

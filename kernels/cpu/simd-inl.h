@@ -315,12 +315,13 @@ NV_NORMS_INLINE double SumLanes(Vec<float> v) { return SumLanes(ToDouble(v)); }
 
 // to += v
 NV_NORMS_INLINE void AddTo(Vec<double> v, double* to) { Store(Load(to) + v, to); }
+NV_NORMS_INLINE void AddTo(Vec<float> v, float* to) { Store(Load(to) + v, to); }
 NV_NORMS_INLINE void AddTo(Vec<float> v, double* to) {
   Store(Load(to) + WidenLow(v), to);
   Store(Load(to + kLanes<double>) + WidenHigh(v), to + kLanes<double>);
 }
-template <typename A>
-NV_NORMS_INLINE void AddPartTo(Vec<A> v, int64_t count, double* to) {
+template <typename A, typename Sum>
+NV_NORMS_INLINE void AddPartTo(Vec<A> v, int64_t count, Sum* to) {
   for (int64_t i = 0; i < count; ++i) to[i] += v[i];
 }
 
