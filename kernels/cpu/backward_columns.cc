@@ -57,31 +57,32 @@ class Columns {
   // A column problem's parameters are in the order of its rows, or of its channels.
   int64_t params() const { return by_row() ? layout_.s : channels_; }
 
-  // Blocks of samples, one strip of each after another, with sums of its own.
+  // Blocks of samples, some strips of each sample after another: sums for each block and strip.
   void RunStrips(const ParallelFor& parallel_for) const {
     const int64_t strips = cut_.strips();
     const int64_t of_param = layout_.n * (by_row() ? cut_.width() : layout_.s);  // elements
     // The sums stay a small part of what is read.
-    const int64_t blocks =
-        std::min(std::min<int64_t>(layout_.n, 64), std::max<int64_t>(1, of_param / 64));
+    const int64_t blocks = std::min(std::min<int64_t>(layout_.n, kBlocks),
+                                    std::max<int64_t>(1, of_param / (strips > 1 ? 256 : 64)));
     const int64_t per_block = (layout_.n + blocks - 1) / blocks;
+    // What is next to a strip's row comes to the last-level cache with it.
+    const int64_t parts = std::min(strips, (kBlocks + blocks - 1) / blocks);
     ParamSums sums(buffers_, by_row() ? blocks * strips : blocks, params());
-    parallel_for(blocks * strips, 3 * per_block * layout_.s * channels_ / strips,
+    parallel_for(blocks * parts, 3 * per_block * layout_.s * channels_ / parts,
                  [&](int64_t begin, int64_t end) {
                    Wave wave(*this, 1);
                    Task task(*this);
                    for (int64_t i = begin; i < end; ++i) {
-                     const int64_t block = i / strips;
-                     const int64_t strip = i % strips;
-                     const int64_t last = std::min(layout_.n, (block + 1) * per_block) - 1;
-                     const int64_t next = std::min(i + 1, end - 1);
-                     for (int64_t n = block * per_block; n <= last; ++n) {
-                       const Tile after =
-                           n < last
-                               ? cut_.StripAt(n + 1, strip)
-                               : cut_.StripAt(std::min(next / strips * per_block, layout_.n - 1),
-                                              next % strips);
-                       wave.RunStrip(n, strip, after.offset, &sums, by_row() ? i : block, &task);
+                     const int64_t block = i / parts;
+                     const int64_t first = i % parts * strips / parts;
+                     const int64_t last = (i % parts + 1) * strips / parts;
+                     const int64_t stop = std::min(layout_.n, (block + 1) * per_block);
+                     for (int64_t n = block * per_block; n < stop; ++n) {
+                       const int64_t next = std::min(n + 1, layout_.n - 1);
+                       for (int64_t strip = first; strip < last; ++strip) {
+                         wave.RunStrip(n, strip, cut_.StripAt(next, strip).offset, &sums,
+                                       by_row() ? block * strips + strip : block, &task);
+                       }
                      }
                    }
                  });
@@ -164,9 +165,10 @@ class Columns {
       FinishGroups(n, 0, group, last_group);
       if (!of_.by_row()) SumChannels(0, group * depth, last_group * depth, set, params);
       if (!WantsSecondPass()) return;
-      for (int64_t slab = 0; slab < cut_.slabs(); ++slab) {
-        StoreTile(cut_.At(n, 0, slab, strip), cut_.Ahead(slab, next - first.offset), params, set,
-                  task);
+      // The last ones first: they are in the cache if not all are.
+      for (int64_t i = 0; i < cut_.slabs(); ++i) {
+        const Tile tile = cut_.At(n, 0, cut_.slabs() - 1 - i, strip);
+        StoreTile(tile, cut_.Ahead(i, tile, next, kSoonBytes / sizeof(T)), params, set, task);
       }
     }
 
@@ -188,20 +190,6 @@ class Columns {
       Repeat(mean, of_.channels_, cut_.columns());
     }
 
-    struct Inputs {
-      ColumnTile<T> x;
-      const T* dy;
-      int64_t dy_step;
-    };
-    Inputs Read(const Tile& tile, Task* task) const {
-      Inputs out;
-      out.x.rows = tile.rows;
-      out.x.width = tile.width;
-      out.x.x = task->x.Get(tile, &out.x.step);
-      out.dy = task->dy.Get(tile, &out.dy_step);
-      return out;
-    }
-
     const A* RowGamma(const Tile& tile) const {
       return of_.by_row() ? &of_.gamma_[tile.s] : nullptr;
     }
@@ -209,10 +197,16 @@ class Columns {
     // A slab has the sums of e, of w and of w * e for each of its columns; a tile writes a part of
     // each, so where it is not as wide as the slab, through a buffer.
     void SumTile(const Tile& tile, Task* task) {
-      const Inputs in = Read(tile, task);
+      ColumnTile<T> x;
+      x.rows = tile.rows;
+      x.width = tile.width;
+      x.x = task->x.GetFirst(tile, &x.step, &x.packed);
+      int64_t dy_step;
+      T* dy_packed;
+      const T* dy = task->dy.GetFirst(tile, &dy_step, &dy_packed);
       const A* mean = &mean_[tile.n * cut_.columns() + tile.column];
       double sums[3 * ColumnCut::kWidest];
-      KernelsFor<T>().tile_gradient_sums(in.x, in.dy, in.dy_step, mean, RowGamma(tile),
+      KernelsFor<T>().tile_gradient_sums(x, dy, dy_step, dy_packed, mean, RowGamma(tile),
                                          task->scratch.data(), sums);
       for (int i = 0; i < 3; ++i) {
         std::copy(sums + i * tile.width, sums + (i + 1) * tile.width,
@@ -294,8 +288,13 @@ class Columns {
 
     void StoreTile(const Tile& tile, int64_t next, ParamSums* params, int64_t set,
                    Task* task) const {
-      Inputs in = Read(tile, task);
-      in.x.next = task->x.in_place() && task->dy.in_place() ? next : 0;
+      ColumnTile<T> x;
+      x.rows = tile.rows;
+      x.width = tile.width;
+      x.x = task->x.Get(tile, &x.step);
+      x.next = task->x.in_place() && task->dy.in_place() ? next : 0;
+      int64_t dy_step;
+      const T* dy = task->dy.Get(tile, &dy_step);
       ColumnGradient<A> terms = TermsAt(tile.n * cut_.columns() + tile.column);
       if (of_.by_row()) {
         terms.row_gamma = RowGamma(tile);
@@ -307,7 +306,7 @@ class Columns {
       const bool wanted = of_.buffers_.dx != nullptr;
       T* dx = wanted ? task->dx.Room(tile.offset, tile.rows * tile.width) : task->unwanted.data();
       const int64_t dx_step = !wanted ? 0 : task->dx.in_place() ? cut_.columns() : tile.width;
-      KernelsFor<T>().tile_input_gradient(in.x, in.dy, in.dy_step, terms, of_.stream_, dx, dx_step);
+      KernelsFor<T>().tile_input_gradient(x, dy, dy_step, terms, of_.stream_, dx, dx_step);
       if (wanted) task->dx.CommitTile(tile.offset, tile.rows, tile.width, cut_.columns());
     }
 
@@ -325,6 +324,8 @@ class Columns {
     std::vector<A> slope_;
     std::vector<A> xhat_offset_;
   };
+
+  static constexpr int64_t kBlocks = 64;  // at most; not tuned
 
   const BackwardProblem& problem_;
   const BackwardBuffers& buffers_;

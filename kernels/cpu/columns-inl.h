@@ -26,6 +26,16 @@ NV_NORMS_INLINE Vec<ComputedIn<T>> LoadAt(const T* from, int64_t part) {
   return part == 0 ? Load(from) : LoadPart(from, part, ComputedIn<T>(0));
 }
 
+// The same numbers from memory to memory.
+template <typename T>
+NV_NORMS_INLINE void MoveAt(const T* from, int64_t part, T* to) {
+  if (part == 0) {
+    Move(from, to);
+  } else {
+    for (int64_t i = 0; i < part; ++i) to[i] = from[i];
+  }
+}
+
 // Calls visit(rows, row) with four rows at a time, then with one; rows: a type with the constant.
 template <typename Visit>
 NV_NORMS_INLINE void ForRows(int64_t rows, const Visit& visit) {
@@ -65,7 +75,7 @@ NV_NORMS_INLINE void AddShifted(const ColumnTile<T>& tile, const ComputedIn<T>* 
 }
 
 // With e = x - shift: sum += e, squares += e * e.
-template <typename T>
+template <bool pack, typename T>
 NV_NORMS_INLINE void AddMoments(const ColumnTile<T>& tile, const ComputedIn<T>* shift,
                                 ComputedIn<T>* sum, ComputedIn<T>* squares) {
   using A = ComputedIn<T>;
@@ -78,7 +88,9 @@ NV_NORMS_INLINE void AddMoments(const ColumnTile<T>& tile, const ComputedIn<T>* 
       Vec<A> second{};
 #pragma GCC unroll 4
       for (int r = 0; r < together; ++r) {
-        const Vec<A> e = LoadAt(tile.x + (row + r) * tile.step + c, part) - s;
+        const T* x = tile.x + (row + r) * tile.step + c;
+        if (pack) MoveAt(x, part, tile.packed + (row + r) * tile.width + c);
+        const Vec<A> e = LoadAt(x, part) - s;
         first += e;
         second += e * e;
       }
@@ -138,7 +150,14 @@ void TileMoments(Formula formula, const ColumnTile<T>& tile, ComputedIn<T>* scra
     FindNearest(some, sum, shift);
     std::memset(sum, 0, padded * sizeof(A));
   }
-  AddMoments(tile, shift, sum, squares);
+  ColumnTile<T> again = tile;
+  if (tile.packed == nullptr) {
+    AddMoments<false>(tile, shift, sum, squares);
+  } else {
+    AddMoments<true>(tile, shift, sum, squares);
+    again.x = tile.packed;
+    again.step = tile.width;
+  }
   if (center) {
     int far = 0;
     for (int64_t c = 0; c < padded; ++c) {
@@ -147,7 +166,7 @@ void TileMoments(Formula formula, const ColumnTile<T>& tile, ComputedIn<T>* scra
     if (far != 0) {
       for (int64_t c = 0; c < padded; ++c) shift[c] += static_cast<A>(sum[c] * inverse);
       std::memset(sum, 0, 2 * padded * sizeof(A));
-      AddMoments(tile, shift, sum, squares);
+      AddMoments<false>(again, shift, sum, squares);
     }
   }
   for (int64_t c = 0; c < tile.width; ++c) {
@@ -206,10 +225,11 @@ void TileNormalize(const ColumnTile<T>& tile, const ColumnScaling<ComputedIn<T>>
   }
 }
 
-template <typename T>
-void TileGradientSums(const ColumnTile<T>& tile, const T* dy, int64_t dy_step,
-                      const ComputedIn<T>* about, const ComputedIn<T>* row_gamma,
-                      ComputedIn<T>* scratch, double* sums) {
+template <bool pack, typename T>
+NV_NORMS_INLINE void TileGradientSumsAs(const ColumnTile<T>& tile, const T* dy, int64_t dy_step,
+                                        T* dy_packed, const ComputedIn<T>* about,
+                                        const ComputedIn<T>* row_gamma, ComputedIn<T>* scratch,
+                                        double* sums) {
   using A = ComputedIn<T>;
   const int64_t padded = Padded(tile.width);
   A* e_sum = scratch;
@@ -227,8 +247,15 @@ void TileGradientSums(const ColumnTile<T>& tile, const T* dy, int64_t dy_step,
       Vec<A> we_rows{};
 #pragma GCC unroll 4
       for (int r = 0; r < together; ++r) {
-        const Vec<A> e = LoadAt(tile.x + (row + r) * tile.step + c, part) - s;
-        Vec<A> w = LoadAt(dy + (row + r) * dy_step + c, part);
+        const T* x_at = tile.x + (row + r) * tile.step + c;
+        const T* dy_at = dy + (row + r) * dy_step + c;
+        if (pack) {
+          const int64_t to = (row + r) * tile.width + c;
+          if (tile.packed != nullptr) MoveAt(x_at, part, tile.packed + to);
+          if (dy_packed != nullptr) MoveAt(dy_at, part, dy_packed + to);
+        }
+        const Vec<A> e = LoadAt(x_at, part) - s;
+        Vec<A> w = LoadAt(dy_at, part);
         if (row_gamma != nullptr) w = w * row_gamma[row + r];
         e_rows += e;
         w_rows += w;
@@ -243,6 +270,17 @@ void TileGradientSums(const ColumnTile<T>& tile, const T* dy, int64_t dy_step,
     sums[c] = e_sum[c];
     sums[tile.width + c] = w_sum[c];
     sums[2 * tile.width + c] = we_sum[c];
+  }
+}
+
+template <typename T>
+void TileGradientSums(const ColumnTile<T>& tile, const T* dy, int64_t dy_step, T* dy_packed,
+                      const ComputedIn<T>* about, const ComputedIn<T>* row_gamma,
+                      ComputedIn<T>* scratch, double* sums) {
+  if (tile.packed != nullptr || dy_packed != nullptr) {
+    TileGradientSumsAs<true>(tile, dy, dy_step, dy_packed, about, row_gamma, scratch, sums);
+  } else {
+    TileGradientSumsAs<false>(tile, dy, dy_step, dy_packed, about, row_gamma, scratch, sums);
   }
 }
 

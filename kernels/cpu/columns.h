@@ -15,6 +15,9 @@
 namespace nv_norms {
 namespace cpu {
 
+// What is read twice, and not from a core's cache the second time, is brought there so far ahead.
+constexpr int64_t kSoonBytes = 2048;
+
 // Some rows by some columns of one sample.
 struct Tile {
   int64_t n = 0;      // counted from the wave's first sample
@@ -28,11 +31,11 @@ struct Tile {
 };
 
 // x is [n, s, channels]. A tile is some rows (a slab of them) by some columns (a strip) of a
-// sample. Where a strip of whole groups, all rows of it, stays in a core's cache it is worked on
-// alone(); else waves of samples stay in the last-level cache. Where there are few channels, and a
-// strip has all of them, some rows are taken as one of columns() = copies() * channels() columns;
-// what is left at the end of a sample is a shorter row, a slab of its own. Cut by shape (and the L2
-// cache) alone.
+// sample. Whole samples, or strips of whole groups, all rows of them, are worked on alone(), by one
+// thread each; where there are too few of them waves of samples stay in the last-level cache. Where
+// there are few channels, and a strip has all of them, some rows are taken as one of columns() =
+// copies() * channels() columns; what is left at the end of a sample is a shorter row, a slab of
+// its own. Cut by shape (and the L2 cache) alone.
 class ColumnCut {
  public:
   static constexpr int64_t kWidest = 1024;  // columns of a tile
@@ -41,6 +44,7 @@ class ColumnCut {
   ColumnCut(const ColumnLayout& layout, int64_t size, int64_t element)
       : layout_(layout), channels_(layout.channels()) {
     const int64_t sample = layout.s * channels_ * size;
+    stays_ = sample <= CoreBytes();
     const int64_t strip = StripOf(size, element);
     const int64_t strips = strip == 0 ? 0 : (channels_ + strip - 1) / strip;
     alone_ = strips > 0 && layout.n * strips >= kManyTasks;
@@ -57,8 +61,8 @@ class ColumnCut {
       width_ = std::min(columns_, ((columns_ + parts - 1) / parts + 15) / 16 * 16);
     }
     strips_ = (columns_ + width_ - 1) / width_;
-    rows_ = std::min<int64_t>(full_rows_,
-                              std::min(kTallest, std::max<int64_t>(1, kTileElements / width_)));
+    const int64_t most = alone_ ? kOwnTileElements : kTileElements;
+    rows_ = std::min<int64_t>(full_rows_, std::min(kTallest, std::max<int64_t>(1, most / width_)));
     full_slabs_ = (full_rows_ + rows_ - 1) / rows_;
     wave_ = alone_ ? 1 : std::min(layout.n, std::max<int64_t>(1, kSharedBytes / sample));
   }
@@ -78,14 +82,20 @@ class ColumnCut {
   // Each strip of each sample is worked on by itself.
   bool alone() const { return alone_; }
   int64_t strips() const { return strips_; }
-  // A strip is worked on in a buffer: it would not stay in the cache where it lies.
-  bool packed() const { return alone_ && packed_; }
+  // A strip that is not a whole sample is worked on in a buffer: where it lies its rows are so far
+  // apart that too many fall on the same lines of the cache.
+  bool packed() const { return alone_ && strips_ > 1; }
   // The first tile of a strip of sample n.
   Tile StripAt(int64_t n, int64_t strip) const { return At(n, 0, 0, strip); }
-  // How far ahead of a slab of a strip to read while its output is stored: into half of the next
-  // strip, if that has room in the cache beside this one.
-  int64_t Ahead(int64_t slab, int64_t next) const {
-    return room_ahead_ && 2 * slab < slabs() ? next : 0;
+  // A whole sample stays in a core's cache.
+  bool stays() const { return stays_; }
+  // How far from the elements of `tile` those lie that should be read while its output is stored,
+  // the index-th that is: half of the next sample, which begins at `next`, where it has room beside
+  // this one; else what comes next.
+  int64_t Ahead(int64_t index, const Tile& tile, int64_t next, int64_t soon) const {
+    if (strips_ > 1) return 0;
+    if (!stays_) return soon;
+    return 2 * index < slabs() ? next + index * rows_ * columns_ - tile.offset : 0;
   }
   // Its groups, if it is worked on alone: [first, last).
   int64_t FirstGroup(const Tile& tile) const { return tile.column / layout_.depth; }
@@ -119,30 +129,44 @@ class ColumnCut {
   static constexpr int64_t kNarrow = 256;   // columns to fill some cache lines with
   static constexpr int64_t kLine = 32;      // elements of a cache line, the smallest type's
   static constexpr int64_t kTallest = 512;  // their sums are kept in float, four rows at a time
-  static constexpr int64_t kTileElements = 32768;
-  static constexpr int64_t kManyTasks = 16;     // not tuned
-  static constexpr int64_t kShortestRun = 128;  // bytes of a strip's row; not tuned
-  // The L2 cache keeps only as many lines as it has ways of those that lie this far apart.
-  static constexpr int64_t kCacheWay = 128 << 10;
+  static constexpr int64_t kTileElements = 32768;  // of those that threads share
+  // Others are larger, since some rows of each are read twice. 128 x 28 x 28 x 1024 float32, 32
+  // groups, 2 threads, milliseconds (on a busy machine): 40.6 with 32768, 36.0 with 65536, 33.1.
+  static constexpr int64_t kOwnTileElements = 131072;
+  // float32, 32 groups, 2 threads, milliseconds (on a busy machine), shared by all threads and one
+  // by one: 8 x 64 x 64 x 64 1.0 and 0.7, gradient 1.6 and 0.8; 8 x 128 x 128 x 128 6.3 and 5.2,
+  // gradient 12.3 and 9.6.
+  static constexpr int64_t kManyTasks = 8;
+  // Bytes of a sample that one thread reads twice, at most. What has left its L2 cache comes back
+  // faster than what another thread read, and faster than strips, whose rows lie apart. So, 48 x
+  // 128 x 128 x 128 shared and alone: 48 and 38, gradient 87 and 64; 128 x 28 x 28 x 1024,
+  // gradient, in strips and whole: 70 and 60.
+  static constexpr int64_t kOwnBytes = 16 << 20;
+  static constexpr int64_t kShortestRun = 128;  // bytes of a strip's row
+  // The same, if it can be so long. So, 32 x 1024 x 3072, axis 1, with 128, 256, 512, 1024: 41, 37,
+  // 38, 41, gradient 79, 88, 86, 99 (at least 75, 75, 84, 82).
+  static constexpr int64_t kWantedRun = 256;
+  // Bytes of a strip, if it can be so small: what is done once for a tile is little then.
+  static constexpr int64_t kSmallestStrip = 64 << 10;
 
   // Channels of a strip that may be worked on alone, 0 if there is none.
   int64_t StripOf(int64_t size, int64_t element) {
-    const int64_t core = CoreBytes();
-    const int64_t most = std::min(kWidest, core / (layout_.s * size));
-    if (most >= channels_) {
-      room_ahead_ = true;
-      return channels_;
-    }
-    // A row takes the place of this many bytes: the lines between two rows' are not used.
-    const int64_t row = std::gcd(channels_ * element, kCacheWay) * size / element;
-    packed_ = layout_.s * row > 2 * core;
-    room_ahead_ = layout_.s * row <= core;
+    const int64_t row = channels_ * element;
+    const bool whole = layout_.n >= kManyTasks && channels_ <= kWidest &&
+                       layout_.s * channels_ * size <= kOwnBytes;
+    if (whole) return channels_;
+    const int64_t most = std::min(kWidest, CoreBytes() / (layout_.s * size));
     // Whole groups and whole cache lines of the output.
     const int64_t unit = std::lcm(layout_.depth, 64 / element);
     const int64_t strip = most / unit * unit;
-    if (strip * element < kShortestRun) return 0;
-    const int64_t strips = (channels_ + strip - 1) / strip;
-    return ((channels_ + strips - 1) / strips + unit - 1) / unit * unit;
+    const int64_t strips = strip == 0 ? 0 : (channels_ + strip - 1) / strip;
+    if (strip * element < kShortestRun || layout_.n * strips < kManyTasks) return 0;
+    const int64_t widest = ((channels_ + strips - 1) / strips + unit - 1) / unit * unit;
+    // Where a row does not begin with a line those at both ends of a strip's row are stored in two
+    // parts.
+    if (row % 64 != 0) return widest;
+    const int64_t run = std::max(kWantedRun / element, kSmallestStrip / (layout_.s * size));
+    return std::min(widest, (run + unit - 1) / unit * unit);
   }
 
   void Fold() {
@@ -165,12 +189,28 @@ class ColumnCut {
   int64_t full_slabs_;
   int64_t wave_;
   bool alone_;
-  bool packed_ = false;
-  bool room_ahead_ = false;
+  bool stays_;
 };
 
-// Tiles of a tensor. All rows of a strip are read into a buffer at once, where it is packed or of
-// another type than T, so that they are converted once and not for each reading.
+// Room that begins with a cache line.
+template <typename T>
+class AlignedRoom {
+ public:
+  // Keeps what there is if it was as large.
+  T* Get(int64_t count) {
+    constexpr int64_t line = 64 / sizeof(T);
+    if (static_cast<int64_t>(room_.size()) < count + line) room_.resize(count + line);
+    const auto past = reinterpret_cast<uintptr_t>(room_.data()) % 64 / sizeof(T);
+    return room_.data() + (past == 0 ? 0 : line - static_cast<int64_t>(past));
+  }
+
+ private:
+  std::vector<T> room_;
+};
+
+// Tiles of a tensor. All rows of a strip that is of another type than T are read into a buffer at
+// once, so that they are converted once and not for each reading. Those of a packed one are copied
+// into a buffer by who reads them first.
 template <typename T>
 class TileReader {
  public:
@@ -179,19 +219,30 @@ class TileReader {
 
   // What is read next are tiles of the strip of `rows` rows that begins with this one.
   void BeginStrip(const Tile& first, int64_t rows) {
-    if (in_place() && !cut_.packed()) return;
+    if (!cut_.packed() && (in_place() || !cut_.stays())) return;
     first_ = first;
-    if (cut_.strips() == 1) {
+    if (in_place()) {
+      step_ = first.width;
+      strip_ = room_.Get(rows * step_);
+    } else if (cut_.strips() == 1) {
       strip_ = reader_.Get(first.offset, rows * (cut_.columns() / cut_.copies()));
       step_ = cut_.columns();
     } else {
-      strip_ = reader_.GetTile(first.offset, rows, first.width, cut_.columns(), true, &step_);
+      strip_ = reader_.GetTile(first.offset, rows, first.width, cut_.columns(), &step_);
     }
+  }
+
+  // Of a strip that has just begun; *packed: where its rows are to be copied, or null.
+  const T* GetFirst(const Tile& tile, int64_t* step, T** packed) {
+    *packed = nullptr;
+    if (!in_place() || strip_ == nullptr) return Get(tile, step);
+    *packed = room_.Get(0) + tile.s * step_;
+    return reader_.GetTile(tile.offset, tile.rows, tile.width, cut_.columns(), step);
   }
 
   const T* Get(const Tile& tile, int64_t* step) {
     if (strip_ == nullptr) {
-      return reader_.GetTile(tile.offset, tile.rows, tile.width, cut_.columns(), false, step);
+      return reader_.GetTile(tile.offset, tile.rows, tile.width, cut_.columns(), step);
     }
     *step = step_;
     return strip_ + (step_ == cut_.columns() ? tile.offset - first_.offset : tile.s * step_);
@@ -200,6 +251,7 @@ class TileReader {
  private:
   const ColumnCut& cut_;
   Reader<T> reader_;
+  AlignedRoom<T> room_;
   Tile first_;
   const T* strip_ = nullptr;
   int64_t step_ = 0;

@@ -36,36 +36,20 @@ class Reader {
     Fill(offset, count, buffer_.data());
     return buffer_.data();
   }
-  // `rows` runs of `width`, `step` apart in the tensor; *got_step apart in what is returned, which
-  // is width if `packed`.
-  const T* GetTile(int64_t offset, int64_t rows, int64_t width, int64_t step, bool packed,
-                   int64_t* got_step) {
-    *got_step = in_place() && !packed ? step : width;
+  // `rows` runs of `width`, `step` apart in the tensor; *got_step apart in what is returned.
+  const T* GetTile(int64_t offset, int64_t rows, int64_t width, int64_t step, int64_t* got_step) {
+    *got_step = in_place() ? step : width;
     if (*got_step == step) return Get(offset, rows * width);
     if (static_cast<int64_t>(buffer_.size()) < rows * width) buffer_.resize(rows * width);
     for (int64_t r = 0; r < rows; ++r) {
-      if (in_place()) PrefetchRun(offset + (r + kRowsAhead) * step, width);
       Fill(offset + r * step, width, buffer_.data() + r * width);
     }
     return buffer_.data();
   }
 
  private:
-  static constexpr int64_t kRowsAhead = 16;
-
   void Fill(int64_t offset, int64_t count, T* to) {
-    if (in_place()) {
-      std::memcpy(to, static_cast<const T*>(data_) + offset, count * sizeof(T));
-    } else if constexpr (std::is_floating_point_v<T>) {
-      Load(type_, data_, offset, count, to);
-    }
-  }
-
-  // Any address will do.
-  void PrefetchRun(int64_t offset, int64_t count) const {
-    for (int64_t i = 0; i < count; i += 64 / static_cast<int64_t>(sizeof(T))) {
-      __builtin_prefetch(static_cast<const T*>(data_) + offset + i);
-    }
+    if constexpr (std::is_floating_point_v<T>) Load(type_, data_, offset, count, to);
   }
 
   DType type_;

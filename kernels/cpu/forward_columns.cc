@@ -112,8 +112,10 @@ class Columns {
         SumTile(cut_.At(n, 0, slab, strip), task);
       }
       FinishGroups(n, 0, cut_.FirstGroup(first), cut_.LastGroup(first));
-      for (int64_t slab = 0; slab < cut_.slabs(); ++slab) {
-        NormalizeTile(cut_.At(n, 0, slab, strip), cut_.Ahead(slab, next - first.offset), task);
+      // The last ones first: they are in the cache if not all are.
+      for (int64_t i = 0; i < cut_.slabs(); ++i) {
+        const Tile tile = cut_.At(n, 0, cut_.slabs() - 1 - i, strip);
+        NormalizeTile(tile, cut_.Ahead(i, tile, next, kSoonBytes / sizeof(T)), task);
       }
     }
 
@@ -122,17 +124,13 @@ class Columns {
       return (tile.n * cut_.slabs() + tile.slab) * cut_.columns() + tile.column;
     }
 
-    ColumnTile<T> Read(const Tile& tile, Task* task) const {
-      ColumnTile<T> out;
-      out.rows = tile.rows;
-      out.width = tile.width;
-      out.x = task->x.Get(tile, &out.step);
-      return out;
-    }
-
     void SumTile(const Tile& tile, Task* task) {
-      KernelsFor<T>().tile_moments(of_.problem_.formula, Read(tile, task), task->scratch.data(),
-                                   &mean_[At(tile)], &m2_[At(tile)]);
+      ColumnTile<T> x;
+      x.rows = tile.rows;
+      x.width = tile.width;
+      x.x = task->x.GetFirst(tile, &x.step, &x.packed);
+      KernelsFor<T>().tile_moments(of_.problem_.formula, x, task->scratch.data(), &mean_[At(tile)],
+                                   &m2_[At(tile)]);
     }
 
     // Groups [begin, end) of sample `n`: means and squares of the columns of a channel put
@@ -200,7 +198,10 @@ class Columns {
     }
 
     void NormalizeTile(const Tile& tile, int64_t next, Task* task) {
-      ColumnTile<T> x = Read(tile, task);
+      ColumnTile<T> x;
+      x.rows = tile.rows;
+      x.width = tile.width;
+      x.x = task->x.Get(tile, &x.step);
       x.next = task->x.in_place() ? next : 0;
       const int64_t at = tile.n * cut_.columns() + tile.column;
       ColumnScaling<A> scaling;

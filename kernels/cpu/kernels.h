@@ -55,10 +55,12 @@ struct RowBackward {
 };
 
 // `rows` rows of `width` columns, `step` elements apart. next: how far from x (and dy) the elements
-// lie that should come to the core's cache while an output is stored past it.
+// lie that should come to the core's cache while an output is stored past it. packed: where the
+// rows are to be copied one behind the other while they are summed, or null.
 template <typename T>
 struct ColumnTile {
   const T* x = nullptr;
+  T* packed = nullptr;
   int64_t rows = 0;
   int64_t width = 0;
   int64_t step = 0;
@@ -128,7 +130,8 @@ struct Kernels {
                          T* y, int64_t y_step);
   // Of each column, with e = x - about, w = dy * row_gamma (dy where that is null): sums[0] =
   // sum(e), sums[width] = sum(w), sums[2 * width] = sum(w * e). scratch: 3 * Padded(width) numbers.
-  void (*tile_gradient_sums)(const ColumnTile<T>& tile, const T* dy, int64_t dy_step,
+  // dy_packed: as tile.packed.
+  void (*tile_gradient_sums)(const ColumnTile<T>& tile, const T* dy, int64_t dy_step, T* dy_packed,
                              const A* about, const A* row_gamma, A* scratch, double* sums);
   // dx_step = 0: nobody wants dx.
   void (*tile_input_gradient)(const ColumnTile<T>& tile, const T* dy, int64_t dy_step,

@@ -128,6 +128,14 @@ NV_NORMS_INLINE void Store(Vec<float> v, Bfloat16* to) {
   *reinterpret_cast<U16Unaligned*>(to) = Narrow(v, Bfloat16());
 }
 
+// A vector's numbers from memory to memory, as they are.
+NV_NORMS_INLINE void Move(const float* from, float* to) { Store(Load(from), to); }
+NV_NORMS_INLINE void Move(const double* from, double* to) { Store(Load(from), to); }
+template <typename T>
+NV_NORMS_INLINE void Move(const T* from, T* to) {
+  *reinterpret_cast<U16Unaligned*>(to) = *reinterpret_cast<const U16Unaligned*>(from);
+}
+
 // ---- past the cache; `to` is a multiple of what is stored ----
 
 NV_NORMS_INLINE void StreamBytes(U16 v, void* to) {

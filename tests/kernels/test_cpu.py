@@ -43,6 +43,8 @@ CASES = [
     ]],
     ({"axis": [0, 1]}, (3, 7)), ({"axis": [0]}, (5, 4)), ({"axis": [1]}, (2, 5, 7)),
     ({"axis": [1]}, (3, 300, 70)), ({"axis": [1]}, (2, 9, 1100)), ({"axis": [0, 2]}, (2, 5, 3, 7)),
+    # strips of channels, through a buffer
+    ({"axis": [1]}, (4, 20, 1100)), ({"groups": 11, "channels_last": True}, (4, 33, 2200)),
     ({"axis": [1, 3]}, (2, 5, 3, 7)),
     *[({"groups": groups, "channels_last": True}, shape) for groups, shape in [
         (-1, (2, 5, 3)), (-1, (3, 9, 9, 33)), (-1, (1, 700, 5)), (-1, (2, 3, 1500)),
@@ -142,13 +144,14 @@ def test_every_layout_and_type(case: tuple, dtype: np.dtype, rng: np.random.Gene
     check(case, rng, (dtype, dtype, param_type))
 
 
-# the last two: strips of channels, through a buffer
+# the last ones: whole samples that are larger than a core's cache, strips through a buffer
 @pytest.mark.parametrize("types", MIXED, ids=str)
 @pytest.mark.parametrize(
     "case",
     [
         *CASES[3::3],
         ({"groups": 32, "channels_last": True}, (8, 400, 1024)), ({"axis": [1]}, (8, 400, 1024)),
+        ({"groups": 32, "channels_last": True}, (3, 400, 1024)), ({"axis": [1]}, (3, 400, 1024)),
     ],
     ids=named,
 )  # fmt: skip
@@ -184,7 +187,7 @@ def test_unaligned_tensors(case: tuple, dtype: np.dtype, rng: np.random.Generato
         ({"groups": 4, "channels_last": True}, (70, 40, 41, 100)),
         ({"groups": -1, "channels_last": True}, (2, 300, 300, 48)),
         ({"groups": -1, "channels_last": False}, (100, 8, 103, 104)),
-        # strips of channels, where they lie and through a buffer
+        # whole samples, and strips of channels through a buffer
         ({"groups": 32, "channels_last": True}, (17, 64, 64, 64)), ({"axis": [1]}, (6, 700, 1024)),
         ({"groups": 32, "channels_last": True}, (6, 700, 1024)),
     ],
@@ -239,7 +242,9 @@ def hard_rows() -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", hard_rows())
-@pytest.mark.parametrize("layout", ["rows", "rows of 3", "rows of 17", "columns", "groups"])
+@pytest.mark.parametrize(
+    "layout", ["rows", "rows of 3", "rows of 17", "columns", "groups", "strips"]
+)
 def test_hard_inputs(name: str, layout: str, rng: np.random.Generator) -> None:
     x = hard_rows()[name].astype(F32)
     if layout == "rows":
@@ -247,6 +252,9 @@ def test_hard_inputs(name: str, layout: str, rng: np.random.Generator) -> None:
     elif layout.startswith("rows of "):
         x = np.resize(x, (x.size // int(layout[8:]), int(layout[8:])))
         check(({"axis": [-1]}, x.shape), rng, (F32, F32, F32), x=x)
+    elif layout == "strips":
+        x = np.resize(x, (2, 257, 1024))
+        check(({"axis": [1]}, x.shape), rng, (F32, F32, F32), x=x)
     elif layout == "columns":
         x = np.ascontiguousarray(x.T)[np.newaxis]
         check(({"groups": -1, "channels_last": True}, x.shape), rng, (F32, F32, F32), x=x)
