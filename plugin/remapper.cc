@@ -3,6 +3,7 @@
 #include "plugin/remapper.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <set>
 #include <utility>
 
@@ -45,7 +46,7 @@ class Remapper {
            std::vector<Record>* records)
       : view_(view), shapes_(shapes), options_(options), records_(records) {
     keep_ = [this](int node) { return options_.preserve.count(view_->name(node)) > 0; };
-    keep_with_parameters_ = [this](int node) { return keep_(node) || parameters_.count(node) > 0; };
+    keep_with_operands_ = [this](int node) { return keep_(node) || operands_.count(node) > 0; };
   }
 
   bool Run(const std::vector<int>& anchors) {
@@ -80,11 +81,7 @@ class Remapper {
       const auto matches = FindForward(*view_, *shapes_, statistics, keep_, settled, &why_not);
       Outcome outcome = Outcome::kNothing;
       // One match may name another's gamma as its own, as both read one variable.
-      for (const ForwardMatch& match : matches) {
-        for (TensorId tensor : {match.gamma, match.beta}) {
-          if (tensor.valid()) parameters_.insert(tensor.node);
-        }
-      }
+      for (const ForwardMatch& match : matches) Keep({match.gamma, match.beta});
       for (const ForwardMatch& match : matches) {
         const bool affine = match.gamma.valid() || match.beta.valid();
         if (before == Outcome::kFused && !affine) continue;
@@ -97,9 +94,7 @@ class Remapper {
           why_not = refusal;
         }
       }
-      const std::vector<int> parameters(parameters_.begin(), parameters_.end());
-      parameters_.clear();
-      if (outcome != Outcome::kNothing) RemoveUnread(view_, parameters, keep_);
+      ReleaseOperands();
       if (outcome != Outcome::kNothing) return outcome;
       // The most telling reason wins.
       if (reason == Reason::kNoOutput || reason == Reason::kNone) reason = why_not;
@@ -107,6 +102,19 @@ class Remapper {
     if (first && !meanings.empty() && FuseLone(meanings[0])) return Outcome::kFused;
     if (first) Refuse(anchor, meanings, reason);
     return Outcome::kNothing;
+  }
+
+  // What a match reads must be there when it is its turn, whoever else is fused before.
+  void Keep(std::initializer_list<TensorId> operands) {
+    for (TensorId tensor : operands) {
+      if (tensor.valid()) operands_.insert(tensor.node);
+    }
+  }
+
+  void ReleaseOperands() {
+    const std::vector<int> operands(operands_.begin(), operands_.end());
+    operands_.clear();
+    RemoveUnread(view_, operands, keep_);
   }
 
   Record RecordOf(const ForwardMatch& match) const {
@@ -153,14 +161,19 @@ class Remapper {
     const std::string read =
         Listed({{"x", match.x}, {"gamma", match.gamma}, {"beta", match.beta}}, &record.inputs);
     record.outputs = {view_->name(match.y)};
-    const int fused = ApplyForward(view_, shapes_, match, keep_with_parameters_);
+    for (const BackwardMatch& gradient : gradients) Keep({gradient.dy, gradient.gamma});
+    const int fused = ApplyForward(view_, shapes_, match, keep_with_operands_);
     VLOG(2) << "Fuse " << anchor << " ... " << record.outputs[0] << " into " << OpName(match) << " "
             << view_->name(fused) << ":" << read << Attributes(match)
             << (match.parts.empty() ? "" : " and what goes on beside it");
     records_->push_back(std::move(record));
     Apply(match, gradients, described, anchor, fused);
     if (gradients.empty() && (here || elsewhere || !found.empty())) {
-      LeaveGradient(blank, match, anchor, refusal);
+      Record left = blank;
+      left.direction = "backward";
+      Listed({{"x", match.x}, {"gamma", match.gamma}}, &left.inputs);
+      left.outputs = {anchor};
+      LeaveGradient(std::move(left), anchor, refusal);
     }
   }
 
@@ -175,8 +188,10 @@ class Remapper {
     if (gradients.empty()) return false;
     const auto described = Describe(lone.forward, gradients);
     const std::string anchor = view_->name(statistics.anchor.node);
+    for (const BackwardMatch& gradient : gradients) Keep({gradient.dy, gradient.gamma});
     const int fused = AddLoneForward(view_, shapes_, lone.forward);
     Apply(lone.forward, gradients, described, anchor, fused);
+    ReleaseOperands();
     return true;
   }
 
@@ -211,8 +226,14 @@ class Remapper {
              const std::vector<std::pair<Record, std::string>>& described,
              const std::string& anchor, int fused) {
     for (size_t i = 0; i < gradients.size(); ++i) {
+      // One before it may have tied what it reads to what it gives.
+      const Reason reason = CheckBackward(*view_, *shapes_, match, gradients[i]);
+      if (reason != Reason::kNone) {
+        LeaveGradient(described[i].first, anchor, reason);
+        continue;
+      }
       const TensorId dx =
-          ApplyBackward(view_, shapes_, match, gradients[i], fused, keep_with_parameters_);
+          ApplyBackward(view_, shapes_, match, gradients[i], fused, keep_with_operands_);
       for (size_t j = i + 1; j < gradients.size(); ++j) {
         PutBeside(gradients[i], dx, &gradients[j]);
       }
@@ -220,15 +241,11 @@ class Remapper {
               << "Grad:" << described[i].second << Attributes(match);
       records_->push_back(described[i].first);
     }
-    if (!gradients.empty()) RemoveUnread(view_, match.core, keep_with_parameters_);
+    if (!gradients.empty()) RemoveUnread(view_, match.core, keep_with_operands_);
   }
 
-  void LeaveGradient(Record record, const ForwardMatch& match, const std::string& anchor,
-                     Reason reason) {
-    record.direction = "backward";
+  void LeaveGradient(Record record, const std::string& anchor, Reason reason) {
     record.reason = reason;
-    Listed({{"x", match.x}, {"gamma", match.gamma}}, &record.inputs);
-    record.outputs = {anchor};
     VLOG(3) << "Leave the gradient of " << anchor << " as it is: " << ReasonSentence(reason) << " ("
             << ReasonName(reason) << ")";
     records_->push_back(std::move(record));
@@ -278,8 +295,8 @@ class Remapper {
   const RemapperOptions& options_;
   std::vector<Record>* records_;
   std::set<int> fused_before_;
-  std::set<int> parameters_;  // of matches that are being fused
-  std::function<bool(int)> keep_, keep_with_parameters_;
+  std::set<int> operands_;  // of matches that are being fused
+  std::function<bool(int)> keep_, keep_with_operands_;
 };
 
 // What there is to do in a graph.

@@ -84,9 +84,10 @@ const Value* Interpreter::Eval(TensorId tensor) {
   if (restart_) return nullptr;
   auto found = memo_.find(tensor);
   if (found != memo_.end()) return found->second ? &*found->second : nullptr;
-  const bool is_root = IsRoot(tensor);
+  // What comes back to itself ends here: a cycle, or a dy that the tensor of its shape depends on.
+  memo_[tensor] = std::nullopt;
   std::optional<Value> value;
-  if (is_root) {
+  if (IsRoot(tensor)) {
     value = Leaf(tensor, true);
   } else if (tensor == scene_.dy) {
     const Value* like = Eval(scene_.dy_like);
@@ -98,15 +99,11 @@ const Value* Interpreter::Eval(TensorId tensor) {
     value = *dy;
     for (size_t i = 0; i < dy->dims.size(); ++i) value->dims[scene_.dy_order[i]] = dy->dims[i];
   } else {
-    memo_[tensor] = std::nullopt;  // a cycle would end here
     if (scene_.dependents.count(tensor.node) > 0) value = Node(tensor);
     if (!value && !restart_) value = Operand(tensor);
   }
   if (restart_) return nullptr;
-  if (!value) {
-    memo_[tensor] = std::nullopt;
-    return nullptr;
-  }
+  if (!value) return nullptr;
   return Keep(tensor, *std::move(value));
 }
 

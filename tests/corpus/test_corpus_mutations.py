@@ -70,3 +70,15 @@ def test_changed_graphs_keep_their_values() -> None:
 @pytest.mark.slow
 def test_many_changed_graphs_keep_their_values() -> None:
     check(range(DEFAULT, DEFAULT + LONG))
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(13522, id="y depends on what is dy elsewhere"),  # recursion without an end
+        pytest.param(27943, id="second gradient by y itself"),  # read a node that was removed
+    ],
+)
+def test_changed_graph_that_went_wrong_once(seed: int) -> None:
+    word, about = outcome(seed)
+    assert word == "fused", about
