@@ -44,13 +44,7 @@ __device__ __forceinline__ int StageAt(int stage, int x_bytes) {
 template <int VEC, int ITEMS>
 __device__ __forceinline__ void LoadGamma(const BackwardRingArguments& args, const RingPlace& place,
                                           float (&gamma)[ITEMS][VEC]) {
-#pragma unroll
-  for (int k = 0; k < ITEMS; ++k) {
-    if (place.Has(k, args.shape.items)) {
-      LoadParams<float, VEC>({}, args.param, args.buffers.gamma, 0,
-                             (place.begin + place.first + 32 * k) * VEC, 1, gamma[k]);
-    }
-  }
+  LoadOwn(place, args.shape.items, args.param, args.buffers.gamma, 1, gamma);
 }
 
 // This thread's part of its team's sums.
@@ -67,6 +61,8 @@ using BackwardRingPointer = void (*)(BackwardRingArguments);
 
 // The kernel of teams that are clusters.
 BackwardRingPointer BackwardClusterKernel(DType x, DType dy, const RingShape& shape);
+// That of teams of the grid.
+BackwardRingPointer BackwardTeamKernel(DType x, DType dy, const RingShape& shape);
 
 }  // namespace cuda
 }  // namespace nv_norms

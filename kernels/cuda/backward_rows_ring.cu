@@ -1,7 +1,7 @@
-// x is [rows, cols]. A team of blocks has a row at a time; x and dy are read once, and gamma and
-// the columns' sums for dgamma and dbeta stay in registers.
+// x is [rows, cols]. A block has a row at a time; x and dy are read once, and gamma and the
+// columns' sums for dgamma and dbeta stay in registers. Teams of blocks are launched from here,
+// too.
 #include "kernels/cuda/backward_ring.cuh"
-#include "kernels/cuda/team.cuh"
 
 namespace nv_norms {
 namespace cuda {
@@ -9,34 +9,17 @@ namespace {
 
 using Arguments = BackwardRingArguments;
 
-// The sums of all posts of a row, in one warp.
-__device__ __forceinline__ void Collect(const Arguments& args, int64_t row,
-                                        float (&sums)[kPostNumbers]) {
-  const int blocks = args.shape.blocks;
-  float posts[kPostsOfLane][kPostNumbers];
-  CollectPosts(args.mail + row * blocks, blocks, posts);
-#pragma unroll
-  for (int n = 0; n < kPostNumbers; ++n) {
-    sums[n] = 0;
-#pragma unroll
-    for (int i = 0; i < kPostsOfLane; ++i) sums[n] += posts[i][n];
-  }
-  WarpSum(sums, 32);
-}
-
 // D: of dy.
-template <typename T, typename D, int VEC, Team kTeam>
+template <typename T, typename D, int VEC>
 __global__ void __launch_bounds__(kRingThreads, 1)
     RingKernel(const __grid_constant__ Arguments args) {
   extern __shared__ uint4 ring[];  // [stages][x, dy][share]
   __shared__ BlockStorage<3, float> storage[2];
-  __shared__ GradientLine lines[2];
   constexpr int kItems = kBackwardNumbers / VEC;
   constexpr int kBytes = VEC * sizeof(T);
   constexpr int kBeside = VEC * sizeof(D);
-  constexpr int kDelay = kLag<kTeam>;
   const RingShape& shape = args.shape;
-  const RingPlace place = PlaceOf<kTeam, kItems>(shape, args.cols / VEC);
+  const RingPlace place = PlaceOf<Team::kBlock, kItems>(shape, args.cols / VEC);
   const int x_bytes = StageXBytes<T, D, VEC>(shape);
   char* const stages = reinterpret_cast<char*>(ring);
   const T* x = static_cast<const T*>(args.buffers.x) + place.begin * VEC;
@@ -69,150 +52,65 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   const auto rstd_of = [&](int64_t row) { return row < args.rows ? rstds[row] : 0.0f; };
   float next_mean = mean_of(place.team);
   float next_rstd = rstd_of(place.team);
-  float old_means[kDelay + 1] = {};  // of the rows that are not finished yet, the newest first
-  float old_rstds[kDelay + 1] = {};
-  int slot = 0;      // of `row`
-  int old_slot = 0;  // of the row whose sums are collected
+  int slot = 0;  // of `row`
   int parity = 0;
-
-  // value(k, i, e, d): e = x - mean and dy of item k, vector i.
-  const auto apply = [&](int64_t row, const GradientLine& line, float rstd, auto&& value) {
-    T* to = dx + row * args.cols;
-    ForItems<kItems>(place, shape.items, [&](int k, int i) {
-      float e[VEC];
-      float d[VEC];
-      value(k, i, e, d);
-      float out[VEC];
-#pragma unroll
-      for (int v = 0; v < VEC; ++v) {
-        const float w = d[v] * gamma[k][v];
-        out[v] = w * rstd + (line.offset - e[v] * line.slope);
-        dgamma[k][v] += d[v] * (e[v] * rstd + line.xhat_offset);
-        dbeta[k][v] += d[v];
-      }
-      if (args.buffers.dx != nullptr) StoreAs(to + i * VEC, out);
-    });
-  };
-  const auto finish = [&](int64_t row, int at) {
-    const float mean = old_means[kDelay];
-    const float rstd = old_rstds[kDelay];
-    if (threadIdx.x < 32) {
-      float sums[kPostNumbers];
-      Collect(args, row, sums);
-      if (threadIdx.x == 0) {
-        lines[at] = LineOf(args.formula, mean, rstd, sums[0], sums[1], sums[2], inverse);
-      }
-    }
-    __syncthreads();
-  };
-  const auto apply_staged = [&](int64_t row, int at) {
-    const float mean = old_means[kDelay];
-    const float rstd = old_rstds[kDelay];
-    const char* from = stages + StageAt<T, D>(old_slot, x_bytes);
-    apply(row, lines[at], rstd, [&](int, int i, float (&e)[VEC], float (&d)[VEC]) {
-      Unpack<T>(from + i * kBytes, e);
-      Unpack<D>(from + x_bytes + i * kBeside, d);
-#pragma unroll
-      for (int v = 0; v < VEC; ++v) e[v] -= mean;
-    });
-    copy(row + shape.stages * place.teams, old_slot);
-    old_slot = old_slot + 1 == shape.stages ? 0 : old_slot + 1;
-  };
-  const auto age = [&]() {
-#pragma unroll
-    for (int i = kDelay; i > 0; --i) {
-      old_means[i] = old_means[i - 1];
-      old_rstds[i] = old_rstds[i - 1];
-    }
-  };
-
-  int64_t row = place.team;
-  for (int step = 0; row < args.rows; ++step, row += place.teams) {
+  for (int64_t row = place.team; row < args.rows; row += place.teams) {
     const float mean = next_mean;
     const float rstd = next_rstd;
-    age();
-    old_means[0] = mean;
-    old_rstds[0] = rstd;
     next_mean = mean_of(row + place.teams);
     next_rstd = rstd_of(row + place.teams);
-    WaitForCopies(shape.stages - 1 - kDelay);
+    WaitForCopies(shape.stages - 1);
     const char* from = stages + StageAt<T, D>(slot, x_bytes);
-    // A block keeps the row in registers; in a team, which needs them otherwise, it stays staged.
-    constexpr bool kKeep = kTeam == Team::kBlock;
-    float e[kKeep ? kItems : 1][VEC];
-    float d[kKeep ? kItems : 1][VEC];
+    float e[kItems][VEC];
+    float d[kItems][VEC];
     float sums[3] = {0, 0, 0};
     ForItems<kItems>(place, shape.items, [&](int k, int i) {
-      const int at = kKeep ? k : 0;
-      Unpack<T>(from + i * kBytes, e[at]);
-      Unpack<D>(from + x_bytes + i * kBeside, d[at]);
+      Unpack<T>(from + i * kBytes, e[k]);
+      Unpack<D>(from + x_bytes + i * kBeside, d[k]);
 #pragma unroll
       for (int v = 0; v < VEC; ++v) {
-        e[at][v] -= mean;
-        const float w = d[at][v] * gamma[k][v];
-        sums[0] += e[at][v];
+        e[k][v] -= mean;
+        const float w = d[k][v] * gamma[k][v];
+        sums[0] += e[k][v];
         sums[1] += w;
-        sums[2] += w * e[at][v];
+        sums[2] += w * e[k][v];
       }
     });
-    if constexpr (kKeep) copy(row + shape.stages * place.teams, slot);
+    copy(row + shape.stages * place.teams, slot);
     slot = slot + 1 == shape.stages ? 0 : slot + 1;
     // Two storages by turns: a thread may still read one when another is a row ahead.
     ShortBlockSum(sums, &storage[parity]);
-    if constexpr (kTeam == Team::kBlock) {
-      const GradientLine line =
-          LineOf(args.formula, mean, rstd, sums[0], sums[1], sums[2], inverse);
-      apply(row, line, rstd, [&](int k, int, float (&to_e)[VEC], float (&to_d)[VEC]) {
+    const GradientLine line = LineOf(args.formula, mean, rstd, sums[0], sums[1], sums[2], inverse);
+    T* to = dx + row * args.cols;
+    ForItems<kItems>(place, shape.items, [&](int k, int i) {
+      float out[VEC];
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) {
-          to_e[v] = e[k][v];
-          to_d[v] = d[k][v];
-        }
-      });
-    } else {
-      if (threadIdx.x == 0) {
-        PostToGrid(args.mail + row * shape.blocks + place.rank, sums);
+      for (int v = 0; v < VEC; ++v) {
+        const float w = d[k][v] * gamma[k][v];
+        out[v] = w * rstd + (line.offset - e[k][v] * line.slope);
+        dgamma[k][v] += d[k][v] * (e[k][v] * rstd + line.xhat_offset);
+        dbeta[k][v] += d[k][v];
       }
-      if (step >= kDelay) {
-        const int64_t old = row - kDelay * place.teams;
-        finish(old, parity);
-        apply_staged(old, parity);
-      }
-    }
+      if (args.buffers.dx != nullptr) StoreAs(to + i * VEC, out);
+    });
     parity ^= 1;
-  }
-  if constexpr (kTeam == Team::kGrid) {
-    for (int64_t old = row - kDelay * place.teams; old < row; old += place.teams) {
-      age();
-      if (old >= place.team) {
-        finish(old, parity);
-        apply_staged(old, parity);
-      }
-      parity ^= 1;
-    }
   }
   WaitForCopies<0>();
   StoreSums(args, place, dgamma, args.dgamma);
   StoreSums(args, place, dbeta, args.dbeta);
 }
 
-template <typename T, typename D, int VEC>
-BackwardRingPointer KernelFor(Team team) {
-  return team == Team::kBlock ? RingKernel<T, D, VEC, Team::kBlock>
-                              : RingKernel<T, D, VEC, Team::kGrid>;
-}
-
 template <typename T>
 BackwardRingPointer KernelFor(const RingShape& shape) {
-  return shape.vector == kVectorOf<T> ? KernelFor<T, T, kVectorOf<T>>(shape.team)
-                                      : KernelFor<T, T, 4 / sizeof(T)>(shape.team);
+  return shape.vector == kVectorOf<T> ? RingKernel<T, T, kVectorOf<T>>
+                                      : RingKernel<T, T, 4 / sizeof(T)>;
 }
 
 BackwardRingPointer KernelFor(DType x, DType dy, const RingShape& shape) {
   if (shape.team == Team::kCluster) return BackwardClusterKernel(x, dy, shape);
+  if (shape.team == Team::kGrid) return BackwardTeamKernel(x, dy, shape);
   if (x != dy) {
-    return dy == DType::kHalf ? KernelFor<float, __half, 4>(shape.team)
-                              : KernelFor<float, __nv_bfloat16, 4>(shape.team);
+    return dy == DType::kHalf ? RingKernel<float, __half, 4> : RingKernel<float, __nv_bfloat16, 4>;
   }
   if (x == DType::kFloat) return KernelFor<float>(shape);
   return x == DType::kHalf ? KernelFor<__half>(shape) : KernelFor<__nv_bfloat16>(shape);
@@ -271,7 +169,7 @@ Status LaunchBackwardRowsRing(const BackwardPlan& plan, const RingShape& shape,
   args.dbeta = dbeta;
   args.mail = static_cast<Post*>(mail);
   return LaunchRing("normalization gradient of long rows", KernelFor(problem.x, problem.dy, shape),
-                    shape, layout.rows, mail, stream, args);
+                    shape, layout.rows, mail, stream, launched, args);
 }
 
 }  // namespace cuda

@@ -30,20 +30,16 @@ template <int VEC, int ITEMS>
 __device__ __forceinline__ void LoadGammaBeta(const ForwardRingArguments& args,
                                               const RingPlace& place, float (&gamma)[ITEMS][VEC],
                                               float (&beta)[ITEMS][VEC]) {
-#pragma unroll
-  for (int k = 0; k < ITEMS; ++k) {
-    if (place.Has(k, args.shape.items)) {
-      const int c = (place.begin + place.first + 32 * k) * VEC;
-      LoadParams<float, VEC>({}, args.param, args.buffers.gamma, 0, c, 1, gamma[k]);
-      LoadParams<float, VEC>({}, args.param, args.buffers.beta, 0, c, 0, beta[k]);
-    }
-  }
+  LoadOwn(place, args.shape.items, args.param, args.buffers.gamma, 1, gamma);
+  LoadOwn(place, args.shape.items, args.param, args.buffers.beta, 0, beta);
 }
 
 using ForwardRingPointer = void (*)(ForwardRingArguments);
 
 // The kernel of teams that are clusters; null where there is none for these types.
 ForwardRingPointer ForwardClusterKernel(DType x, DType y, const RingShape& shape);
+// The same of teams of the grid.
+ForwardRingPointer ForwardTeamKernel(DType x, DType y, const RingShape& shape);
 
 // (x - shift) * rstd + offset is xhat.
 struct ForwardLine {

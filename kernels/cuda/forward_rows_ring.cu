@@ -1,7 +1,6 @@
-// x is [rows, cols]. A team of blocks has a row at a time; x is read once, gamma and beta stay in
-// registers.
+// x is [rows, cols]. A block has a row at a time; x is read once, gamma and beta stay in registers.
+// Teams of blocks are launched from here, too.
 #include "kernels/cuda/forward_ring.cuh"
-#include "kernels/cuda/team.cuh"
 
 namespace nv_norms {
 namespace cuda {
@@ -9,55 +8,19 @@ namespace {
 
 using Arguments = ForwardRingArguments;
 
-// All posts of a row to its statistics, in one warp. A post is the mean in two parts and the sum of
-// squares about it, of the numbers of a block. Means are taken from the first block's, from which
-// the row's is at most some sqrt(blocks) standard deviations away.
-__device__ __forceinline__ ForwardLine Collect(const Arguments& args, int64_t row, int share,
-                                               bool store) {
-  const int blocks = args.shape.blocks;
-  const int lane = threadIdx.x % 32;
-  float posts[kPostsOfLane][kPostNumbers];
-  CollectPosts(args.mail + row * blocks, blocks, posts);
-  const float pivot = __shfl_sync(0xffffffffu, posts[0][0], 0);
-  const float inverse = 1.0f / static_cast<float>(args.cols);
-  float counts[kPostsOfLane];
-  float mean[1] = {0};
-#pragma unroll
-  for (int i = 0; i < kPostsOfLane; ++i) {
-    const int block = i * 32 + lane;
-    counts[i] =
-        block < blocks ? static_cast<float>(max(0, min(share, args.cols - block * share))) : 0.0f;
-    posts[i][0] = (posts[i][0] - pivot) + posts[i][1];
-    mean[0] += counts[i] == 0 ? 0.0f : counts[i] * posts[i][0];
-  }
-  WarpSum(mean, 32);
-  mean[0] = args.formula == Formula::kRms ? 0.0f : mean[0] * inverse;
-  float m2[1] = {0};
-#pragma unroll
-  for (int i = 0; i < kPostsOfLane; ++i) {
-    const float step = posts[i][0] - mean[0];
-    m2[0] += counts[i] == 0 ? 0.0f : posts[i][2] + counts[i] * step * step;
-  }
-  WarpSum(m2, 32);
-  const float shift = pivot + mean[0];
-  return LineOf(args, row, shift, (pivot - shift) + mean[0], m2[0] * inverse, store);
-}
-
-template <typename T, typename Y, int VEC, int NUMBERS, Team kTeam>
+template <typename T, typename Y, int VEC, int NUMBERS>
 __global__ void __launch_bounds__(kRingThreads, 1)
     RingKernel(const __grid_constant__ Arguments args) {
   extern __shared__ uint4 ring[];  // [stages][share]
   __shared__ BlockStorage<1, float> first_storage;
   __shared__ BlockStorage<2, float> second_storage[2];
-  __shared__ ForwardLine lines[2];
   constexpr int kItems = NUMBERS / VEC;
   constexpr int kBytes = VEC * sizeof(T);
-  constexpr int kDelay = kLag<kTeam>;
   // The first sum is taken of x - pivot, so that equal numbers have just this mean. Sums of a few
   // thousand equal numbers of 16 bits are exact without.
   constexpr bool kPivot = sizeof(T) == 4;
   const RingShape& shape = args.shape;
-  const RingPlace place = PlaceOf<kTeam, kItems>(shape, args.cols / VEC);
+  const RingPlace place = PlaceOf<Team::kBlock, kItems>(shape, args.cols / VEC);
   const int stage_bytes = (shape.share * kBytes + 15) / 16 * 16;
   char* const stages = reinterpret_cast<char*>(ring);
   const T* x = static_cast<const T*>(args.buffers.x) + place.begin * VEC;
@@ -84,65 +47,23 @@ __global__ void __launch_bounds__(kRingThreads, 1)
                                                               : 0.0f;
   };
   float next_pivot = pivot_of(place.team);
-  int slot = 0;      // of `row`
-  int old_slot = 0;  // of the row whose statistics are collected
+  int slot = 0;  // of `row`
   int parity = 0;
-
-  const auto normalize = [&](int64_t row, const ForwardLine& line, auto&& value) {
-    Y* to = y + row * args.cols;
-    ForItems<kItems>(place, shape.items, [&](int k, int i) {
-      float v[VEC];
-      value(k, i, v);
-#pragma unroll
-      for (int j = 0; j < VEC; ++j) {
-        v[j] = (v[j] * line.rstd + line.offset) * gamma[k][j] + beta[k][j];
-      }
-      StoreAs(to + i * VEC, v);
-    });
-  };
-  const auto finish = [&](int64_t row, int at) {
-    if (threadIdx.x < 32) {
-      const bool store = place.rank == 0 && threadIdx.x == 0;
-      const ForwardLine line = Collect(args, row, shape.share * VEC, store);
-      if (threadIdx.x == 0) lines[at] = line;
-    }
-    __syncthreads();
-    return lines[at];
-  };
-  const auto normalize_staged = [&](int64_t row, const ForwardLine& line) {
-    const char* from = stages + old_slot * stage_bytes;
-    normalize(row, line, [&](int, int i, float (&v)[VEC]) {
-      Unpack<T>(from + i * kBytes, v);
-#pragma unroll
-      for (int j = 0; j < VEC; ++j) v[j] -= line.shift;
-    });
-    copy(row + shape.stages * place.teams, old_slot);
-    old_slot = old_slot + 1 == shape.stages ? 0 : old_slot + 1;
-  };
-
-  int64_t row = place.team;
-  for (int step = 0; row < args.rows; ++step, row += place.teams) {
-    WaitForCopies(shape.stages - 1 - kDelay);
+  for (int64_t row = place.team; row < args.rows; row += place.teams) {
+    WaitForCopies(shape.stages - 1);
     const char* from = stages + slot * stage_bytes;
-    // A block keeps the row in registers; in a team, which needs them otherwise, it stays staged.
-    constexpr bool kKeep = kTeam == Team::kBlock;
-    float kept[kKeep ? kItems : 1][VEC];
-    if constexpr (kKeep) {
-      ForItems<kItems>(place, shape.items,
-                       [&](int k, int i) { Unpack<T>(from + i * kBytes, kept[k]); });
-    }
+    float kept[kItems][VEC];
+    ForItems<kItems>(place, shape.items,
+                     [&](int k, int i) { Unpack<T>(from + i * kBytes, kept[k]); });
     const float pivot = next_pivot;
     next_pivot = pivot_of(row + place.teams);
-    if constexpr (kKeep) copy(row + shape.stages * place.teams, slot);
+    copy(row + shape.stages * place.teams, slot);
     slot = slot + 1 == shape.stages ? 0 : slot + 1;
     // Calls use(n, v) for this thread's numbers v of the row.
     const auto for_each = [&](const auto& use) {
-      ForItems<kItems>(place, shape.items, [&](int k, int i) {
-        float read[VEC];
-        if constexpr (!kKeep) Unpack<T>(from + i * kBytes, read);
+      ForItems<kItems>(place, shape.items, [&](int k, int) {
 #pragma unroll
-        for (int j = 0; j < VEC; ++j)
-          use(k * VEC + j, *(kKeep ? &kept[kKeep ? k : 0][j] : &read[j]));
+        for (int j = 0; j < VEC; ++j) use(k * VEC + j, kept[k][j]);
       });
     };
 
@@ -171,48 +92,27 @@ __global__ void __launch_bounds__(kRingThreads, 1)
       m2 -= sums[0] * low;
       m2 = m2 < 0 ? 0.0f : m2;  // keeps NaN
     }
-    if constexpr (kTeam == Team::kBlock) {
-      const ForwardLine line = LineOf(args, row, shift, low, m2 * inverse, threadIdx.x == 0);
-      normalize(row, line, [&](int k, int, float (&v)[VEC]) {
+    const ForwardLine line = LineOf(args, row, shift, low, m2 * inverse, threadIdx.x == 0);
+    Y* to = y + row * args.cols;
+    ForItems<kItems>(place, shape.items, [&](int k, int i) {
 #pragma unroll
-        for (int j = 0; j < VEC; ++j) v[j] = kept[k][j];
-      });
-    } else {
-      const float post[kPostNumbers] = {shift, low, m2};
-      if (threadIdx.x == 0) PostToGrid(args.mail + row * shape.blocks + place.rank, post);
-      if (step >= kDelay) {
-        const int64_t old = row - kDelay * place.teams;
-        normalize_staged(old, finish(old, parity));
+      for (int j = 0; j < VEC; ++j) {
+        kept[k][j] = (kept[k][j] * line.rstd + line.offset) * gamma[k][j] + beta[k][j];
       }
-    }
+      StoreAs(to + i * VEC, kept[k]);
+    });
     parity ^= 1;
-  }
-  if constexpr (kTeam == Team::kGrid) {
-    for (int64_t old = row - kDelay * place.teams; old < row; old += place.teams) {
-      if (old >= place.team) normalize_staged(old, finish(old, parity));
-      parity ^= 1;
-    }
   }
   WaitForCopies<0>();
 }
 
-template <typename T, typename Y, int VEC, int NUMBERS>
-ForwardRingPointer KernelFor(Team team) {
-  return team == Team::kBlock ? RingKernel<T, Y, VEC, NUMBERS, Team::kBlock>
-                              : RingKernel<T, Y, VEC, NUMBERS, Team::kGrid>;
-}
-
-// Each number of items of a block has a kernel of its own.
+// Each number of items of usual types has a kernel of its own.
 template <typename T, typename Y>
 ForwardRingPointer WideKernelFor(const RingShape& shape) {
   constexpr int kVector = kVectorOf<T>;
-  if (shape.team == Team::kBlock && shape.items * kVector == 16) {
-    return RingKernel<T, Y, kVector, 16, Team::kBlock>;
-  }
-  if (shape.team == Team::kBlock && shape.items * kVector == 24) {
-    return RingKernel<T, Y, kVector, 24, Team::kBlock>;
-  }
-  return KernelFor<T, Y, kVector, kForwardNumbers>(shape.team);
+  if (shape.items * kVector == 16) return RingKernel<T, Y, kVector, 16>;
+  if (shape.items * kVector == 24) return RingKernel<T, Y, kVector, 24>;
+  return RingKernel<T, Y, kVector, kForwardNumbers>;
 }
 
 // Null where there is none for these types.
@@ -220,23 +120,24 @@ template <typename T>
 ForwardRingPointer KernelFor(DType x, DType y, const RingShape& shape) {
   constexpr int kVector = kVectorOf<T>;
   if (shape.vector != kVector) {
-    return x == y ? KernelFor<T, T, 4 / sizeof(T), kForwardNarrowNumbers>(shape.team) : nullptr;
+    return x == y ? RingKernel<T, T, 4 / sizeof(T), kForwardNarrowNumbers> : nullptr;
   }
   if (x == y) return WideKernelFor<T, T>(shape);
   if constexpr (std::is_same_v<T, float>) {
     return y == DType::kHalf ? WideKernelFor<T, __half>(shape)
                              : WideKernelFor<T, __nv_bfloat16>(shape);
   } else {
-    return y == DType::kFloat ? KernelFor<T, float, kVector, kForwardNumbers>(shape.team) : nullptr;
+    return y == DType::kFloat ? RingKernel<T, float, kVector, kForwardNumbers> : nullptr;
   }
 }
 
 ForwardRingPointer KernelFor(DType x, DType y, const RingShape& shape) {
+  if (x == DType::kDouble) return nullptr;
   if (shape.team == Team::kCluster) return ForwardClusterKernel(x, y, shape);
+  if (shape.team == Team::kGrid) return ForwardTeamKernel(x, y, shape);
   if (x == DType::kFloat) return KernelFor<float>(x, y, shape);
   if (x == DType::kHalf) return KernelFor<__half>(x, y, shape);
-  if (x == DType::kBfloat16) return KernelFor<__nv_bfloat16>(x, y, shape);
-  return nullptr;
+  return KernelFor<__nv_bfloat16>(x, y, shape);
 }
 
 RingShape ShapeOf(const ForwardPlan& plan, bool wide) {
@@ -292,9 +193,8 @@ Status LaunchForwardRowsRing(const ForwardPlan& plan, const ForwardBuffers& buff
   args.shape = shape;
   args.buffers = buffers;
   args.mail = static_cast<Post*>(workspace);
-  *launched = true;
   return LaunchRing("normalization of long rows", kernel, shape, layout.rows, workspace, stream,
-                    args);
+                    launched, args);
 }
 
 }  // namespace cuda

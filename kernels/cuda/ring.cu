@@ -2,8 +2,8 @@
 #include <mutex>
 #include <tuple>
 
+#include "kernels/cuda/clerks.cuh"
 #include "kernels/cuda/ring.cuh"
-#include "kernels/cuda/team.cuh"
 
 namespace nv_norms {
 namespace cuda {
@@ -11,6 +11,10 @@ namespace {
 
 constexpr int64_t kReservedShared = 4096;  // of a block: storage of its sums, and the system's
 constexpr int kMostStages = 6;             // WaitForCopies knows no more
+// Numbers: what a block of a team of the grid has to do for a row of no columns, about.
+constexpr int64_t kTeamRowCost = 1024;
+constexpr int64_t kMostWideShare = 14 * 32 * 24;  // numbers of a row to a block alone
+constexpr int64_t kTeamLeastRows = 32;  // to a team beside blocks and clusters; 75 were measured
 
 int64_t RoundUp(int64_t value, int64_t unit) { return CeilDiv(value, unit) * unit; }
 
@@ -39,6 +43,21 @@ int64_t Waves(int64_t rows, int64_t teams, const RingSizes& sizes, int64_t resid
   return std::max<int64_t>(1, std::min<int64_t>(most, rows / teams / least_rows));
 }
 
+// Where teams of the grid are faster than blocks and clusters (milliseconds of these, then of
+// teams). Forward: bfloat16 12288 x 5120 0.095, 0.088; 16384 x 8192 0.148, 0.142; 10000 x 10000
+// 0.146, 0.112; 16384 x 16384 0.288, 0.282; 4096 x 65536 0.336, 0.286; 1000 x 100000 0.187, 0.119;
+// but 32768 x 4096 0.140, 0.200. From float32, 16384 x 10240 0.355, 0.345, to bfloat16 0.267,
+// 0.251; 16384 x 8192 0.272, 0.278; 4096 x 65536 0.551, 0.550, to bfloat16 0.414, 0.390; 1000 x
+// 100000 0.248, 0.212, to bfloat16 0.218, 0.155. Gradient: bfloat16 20000 x 6144 0.226, 0.208;
+// 10000 x 10000 0.232, 0.167; 16384 x 16384 0.438, 0.426; 2048 x 131072 0.591, 0.456; float32 4096
+// x 65536 0.789, 0.867.
+bool TeamsAreFaster(const RingSizes& sizes, int64_t cols) {
+  if (sizes.x == 2) return cols >= 5120;
+  if (sizes.dy != 0) return false;
+  if (cols > 8192 && cols <= kMostWideShare) return true;
+  return sizes.out == 2 ? cols >= 65536 : cols > 65536 && cols < 131072;
+}
+
 }  // namespace
 
 RingShape RingShapeOf(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vector,
@@ -62,11 +81,11 @@ RingShape RingShapeOf(int64_t rows, int64_t cols, const RingSizes& sizes, int64_
     // As many warps at work on a multiprocessor as possible, each with as many numbers as possible.
     double most_busy = 0;
     const int most = team == Team::kCluster ? numbers.cluster_most : numbers.most;
-    for (int n = team == Team::kGrid ? most : numbers.least; n <= most; n += 8) {
+    for (int n = numbers.least; n <= most; n += 8) {
       int64_t warps = CeilDiv(share, 32 * n / vector);
       if (warps > 1) warps = RoundUp(warps, 2);
       if (warps > kRingThreads / 32) continue;
-      const int64_t resident = team == Team::kGrid ? 1 : kRingThreads / 32 / warps;
+      const int64_t resident = kRingThreads / 32 / warps;
       const double busy = static_cast<double>(resident) * static_cast<double>(share) / n;
       if (busy < most_busy) continue;
       const int64_t mail = team == Team::kCluster ? ClusterMailBytes(warps * blocks) : 0;
@@ -99,8 +118,69 @@ RingShape RingShapeOf(int64_t rows, int64_t cols, const RingSizes& sizes, int64_
     if (sizes.dy == 0) out.teams *= Waves(rows, out.teams, sizes, resident);
     return true;
   };
+  // n numbers to a thread; returns what a row takes, about, 0 where this does not fit.
+  const auto set_team = [&](int64_t teams, int64_t n) -> double {
+    const int64_t blocks = std::min<int64_t>(multiprocessors / teams, kMaxTeamGrid);
+    const int64_t share = share_of(blocks);
+    const int64_t warps = CeilDiv(share, 32 * n / vector);
+    const bool alone = blocks == 1;  // posts to nobody
+    // Clerks wait for posts most of the time, so they post the next row first, as many as there are
+    // behind a lag of twice as many rows: 100 x 1000000 float32 took 0.207 ms with 2 clerks and a
+    // lag of 4, 0.214 with 3, 0.286 with 4, 0.241 with 5 that wait for each row at once.
+    // With 14 warps, 1000 x 100000 bfloat16 took 0.163 ms in place of the 0.142 with 12.
+    if (warps > (n == 16 ? 16 : alone ? 14 : 12)) return 0;
+    const int64_t most_lag = !alone ? 5 : n == 16 ? 2 : 1;
+    for (int64_t lag = most_lag; lag > 0; --lag) {
+      const bool ahead = !alone && lag > 1;
+      const int64_t clerks = ahead ? (lag > 2 ? 2 : 1) : alone && lag > 1 && sizes.dy != 0 ? 3 : 2;
+      const int64_t loading = alone && n == 16 ? 3 : 2;  // rows on their way, at most
+      const int64_t desk = (lag + 1) * warps * 32 * kDeskBytes;
+      const int64_t stages = std::min((most_shared - desk) / stage_bytes(share), lag + 1 + loading);
+      if (stages < lag + 2) continue;
+      out.team = Team::kGrid;
+      out.blocks = static_cast<int>(blocks);
+      out.share = static_cast<int>(share);
+      out.items = static_cast<int>(n / vector);
+      out.clerks = static_cast<int>(clerks);
+      out.threads = static_cast<int>(32 * (warps + clerks));
+      out.lag = static_cast<int>(lag);
+      out.ahead = ahead;
+      out.stages = static_cast<int>(stages);
+      out.shared = stages * stage_bytes(share) + desk;
+      out.teams = teams;
+      // Short lags leave some of the posts' latency to be seen: of 100 x 1000000 bfloat16, lags of
+      // 2, 3 and 4 took 0.185, 0.152 and 0.127 ms forward, 0.212, 0.183 and 0.171 the gradient.
+      const double late = alone || lag >= 4 ? 1 : lag == 3 ? 1.08 : lag == 2 ? 1.15 : 1.3;
+      return late * static_cast<double>(share * vector + kTeamRowCost);
+    }
+    return 0;
+  };
+  // Of the numbers of teams, the one that takes the least time, if it has so many rows to a team.
+  const auto set_teams = [&](int64_t least_rows) {
+    if (device.capability < 80) return false;
+    double least = 0;
+    int64_t best_teams = 0;
+    int64_t best_n = 0;
+    for (int64_t teams = 1; teams <= std::min(rows, multiprocessors); ++teams) {
+      for (const int64_t n : {16, 24}) {
+        if (n != 16 && vector * sizes.x != 16) continue;
+        const double time = set_team(teams, n) * static_cast<double>(CeilDiv(rows, teams));
+        const bool same = time == least && teams == best_teams;
+        if (time == 0 || (best_n != 0 && (time > least || same))) continue;
+        best_teams = teams;
+        best_n = n;
+        least = time;
+      }
+    }
+    return best_n != 0 && CeilDiv(rows, best_teams) >= least_rows &&
+           set_team(best_teams, best_n) != 0;
+  };
   const bool few = rows * CeilDiv(vectors, most_share) <= multiprocessors / 2 && cols > 8192;
   if (!few) {
+    if (device.capability >= 90 && vector * sizes.x == 16 && TeamsAreFaster(sizes, cols) &&
+        set_teams(kTeamLeastRows)) {
+      return out;
+    }
     const bool block = set_block();
     if (block && (device.capability < 90 || out.threads <= MostBlockThreads(sizes))) {
       return out;
@@ -116,25 +196,7 @@ RingShape RingShapeOf(int64_t rows, int64_t cols, const RingSizes& sizes, int64_
     }
     if (block && set_block()) return out;
   }
-  // Of the numbers of teams, the one that takes the least time if a row's is 1 / blocks.
-  out.blocks = 0;
-  double least = 0;
-  for (int64_t teams = 1; teams <= std::min(rows, multiprocessors); ++teams) {
-    const int64_t blocks = multiprocessors / teams;
-    if (blocks > kMaxTeamGrid) continue;
-    RingShape before = out;
-    if (share_of(blocks) > most_share || !set(Team::kGrid, blocks, share_of(blocks), 4)) {
-      out = before;
-      continue;
-    }
-    const double time = static_cast<double>(CeilDiv(rows, teams)) / static_cast<double>(blocks);
-    if (before.blocks != 0 && least < time) {
-      out = before;
-      continue;
-    }
-    least = time;
-    out.teams = teams;
-  }
+  if (!set_teams(1)) out.blocks = 0;
   return out;
 }
 

@@ -14,11 +14,12 @@ namespace cuda {
 
 struct Post;  // of team.cuh
 
-constexpr int kRingThreads = 512;  // at most, with 128 registers each
+constexpr int kRingThreads = 512;  // that have columns, at most
 
-// Rows between a block's sums of a row and its use of the team's.
-template <Team kTeam>
-constexpr int kLag = kTeam == Team::kBlock ? 0 : 2;
+// Of a block of a team of the grid, clerks among them, where a thread has so many numbers of a row:
+// these leave it 96 or 128 registers.
+template <int NUMBERS>
+constexpr int kTeamThreads = NUMBERS <= 16 ? 640 : 512;
 
 // The place of this block and thread. A warp has neighbouring vectors: of item k this thread has
 // vector `first` + 32 * k of the block's share.
@@ -72,31 +73,76 @@ __device__ __forceinline__ RingPlace PlaceOf(const RingShape& shape, int vectors
   return out;
 }
 
+// This thread's part of parameters that belong to columns, all asked for before the first is used.
+template <int VEC, int ITEMS>
+__device__ __forceinline__ void LoadOwn(const RingPlace& place, int items, DType type,
+                                        const void* from, float absent, float (&to)[ITEMS][VEC]) {
+  if (from == nullptr) {
+#pragma unroll
+    for (int k = 0; k < ITEMS; ++k) {
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) to[k][v] = absent;
+    }
+    return;
+  }
+  Typed<float>::Call(type, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    const T* first = static_cast<const T*>(from) + (place.begin + place.first) * VEC;
+    Bits<float, VEC> bits[ITEMS] = {};
+#pragma unroll
+    for (int k = 0; k < ITEMS; ++k) {
+      if (place.Has(k, items)) LoadBits(first + 32 * k * VEC, &bits[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < ITEMS; ++k) ConvertBits<T>(bits[k], to[k]);
+  });
+}
+
 // Clusters of a kernel that the device holds at once; 0 where it cannot tell.
 int64_t ClustersThatFit(const void* kernel, const RingShape& shape);
 
+// *launched: false where the device has no room now for a team's blocks at once.
 template <typename Arguments>
 Status LaunchRing(const char* name, void (*kernel)(Arguments), const RingShape& shape, int64_t rows,
-                  void* mail, void* stream, const Arguments& arguments) {
+                  void* mail, void* stream, bool* launched, const Arguments& arguments) {
+  *launched = true;
   NV_NORMS_RETURN_IF_ERROR(AllowShared(kernel, shape.shared, name));
-  LaunchAttributes attributes;
-  if (shape.team == Team::kCluster) {
-    attributes.cluster = shape.blocks;
+  const auto blocks = static_cast<unsigned>(shape.teams * shape.blocks);
+  const auto threads = static_cast<unsigned>(shape.threads);
+  const auto shared = static_cast<size_t>(shape.shared);
+  if (shape.team != Team::kGrid) {
+    LaunchAttributes attributes;
+    if (shape.team == Team::kCluster) {
+      attributes.cluster = shape.blocks;
+      NV_NORMS_RETURN_IF_ERROR(FromCuda(
+          cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                               cudaFuncAttributeNonPortableClusterSizeAllowed, shape.blocks > 8),
+          name));
+    }
+    return LaunchKernel(name, kernel, blocks, threads, shared, attributes, stream, arguments);
+  }
+  cudaLaunchConfig_t config = {};
+  config.gridDim = blocks;
+  config.blockDim = threads;
+  config.dynamicSmemBytes = shared;
+  config.stream = static_cast<cudaStream_t>(stream);
+  cudaLaunchAttribute attribute[1];
+  config.attrs = attribute;
+  config.numAttrs = 1;
+  attribute[0].id = cudaLaunchAttributeCooperative;
+  attribute[0].val.cooperative = shape.blocks > 1;
+  if (shape.blocks > 1) {
     NV_NORMS_RETURN_IF_ERROR(FromCuda(
-        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                             cudaFuncAttributeNonPortableClusterSizeAllowed, shape.blocks > 8),
+        cudaMemsetAsync(mail, 0xff, static_cast<size_t>(MailBytes(shape, rows)), config.stream),
         name));
   }
-  if (shape.team == Team::kGrid) {
-    attributes.cooperative = true;
-    NV_NORMS_RETURN_IF_ERROR(
-        FromCuda(cudaMemsetAsync(mail, 0xff, static_cast<size_t>(MailBytes(shape, rows)),
-                                 static_cast<cudaStream_t>(stream)),
-                 name));
+  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, arguments);
+  if (error == cudaErrorCooperativeLaunchTooLarge) {
+    cudaGetLastError();
+    *launched = false;
+    return Status();
   }
-  return LaunchKernel(name, kernel, static_cast<unsigned>(shape.teams * shape.blocks),
-                      static_cast<unsigned>(shape.threads), static_cast<size_t>(shape.shared),
-                      attributes, stream, arguments);
+  return FromCuda(error, name);
 }
 
 }  // namespace cuda

@@ -12,6 +12,7 @@ enum class Team { kBlock, kCluster, kGrid };
 
 constexpr int64_t kPostBytes = 16;  // that a block or warp tells its team of a row
 constexpr int kMailSlots = 4;       // rows whose posts a cluster's block has room for
+constexpr int kMostLag = 7;         // see RingShape
 
 // How a ring kernel cuts its rows.
 struct RingShape {
@@ -19,15 +20,20 @@ struct RingShape {
   int vector = 1;    // numbers that a thread copies at once
   int blocks = 1;    // to a row
   int share = 1;     // vectors of a row to a block
-  int threads = 32;  // to a block
+  int threads = 32;  // to a block, clerks among them
   int items = 1;     // vectors to a thread
   int stages = 2;
+  // Of teams of the grid: warps of a block that merge and post, rows between the block's sums of a
+  // row and its use of the team's, and whether a clerk posts its next row before it collects one.
+  int clerks = 0;  // at most lag + 1, or lag where they post ahead
+  int lag = 0;     // at most kMostLag
+  bool ahead = false;
   int64_t teams = 1;
   int64_t shared = 0;  // bytes
 };
 
-// Of a row, to a thread: by eights from `least` to `most` in a block, `cluster_most` in a cluster,
-// `most` in a team of the grid.
+// Of a row, to a thread: by eights from `least` to `most` in a block, `cluster_most` in a cluster.
+// Teams of the grid have 16 or 24.
 struct RingNumbers {
   int least;
   int most;
@@ -50,7 +56,7 @@ inline int64_t ClusterMailBytes(int64_t warps) { return kMailSlots * kPostBytes 
 
 // Bytes of workspace for what teams of the grid post.
 inline int64_t MailBytes(const RingShape& shape, int64_t rows) {
-  if (shape.blocks == 0 || shape.team != Team::kGrid) return 0;
+  if (shape.blocks <= 1 || shape.team != Team::kGrid) return 0;
   return rows * shape.blocks * kPostBytes;
 }
 

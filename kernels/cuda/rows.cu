@@ -122,9 +122,13 @@ Status LaunchBackwardRows(const BackwardPlan& plan, const BackwardBuffers& buffe
                                                     static_cast<float*>(dbeta), stream, &launched));
     count = partials.tile;
   } else if (partials.ring != 0) {
-    NV_NORMS_RETURN_IF_ERROR(
-        LaunchBackwardRowsRing(plan, ring, buffers, static_cast<float*>(dgamma),
-                               static_cast<float*>(dbeta), base + places.rest, stream, &launched));
+    // The sums of a single team are whole.
+    const bool whole = partials.ring == 1 && problem.dparam == DType::kFloat &&
+                       AlignedTo(buffers.dgamma, 16) && AlignedTo(buffers.dbeta, 16);
+    NV_NORMS_RETURN_IF_ERROR(LaunchBackwardRowsRing(
+        plan, ring, buffers, static_cast<float*>(whole ? buffers.dgamma : dgamma),
+        static_cast<float*>(whole ? buffers.dbeta : dbeta), base + places.rest, stream, &launched));
+    if (launched && whole) return Status();
     count = partials.ring;
   }
   if (!launched && partials.any != 0) {

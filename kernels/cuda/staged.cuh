@@ -43,7 +43,7 @@ __device__ __forceinline__ void WaitForCopies() {
 #endif
 }
 
-// The same for a number of groups known only when the kernel runs; of more than 5, for 5.
+// The same for a number of groups known only when the kernel runs; of more than 8, for 8.
 __device__ __forceinline__ void WaitForCopies(int pending) {
   switch (pending) {
     case 0:
@@ -56,8 +56,14 @@ __device__ __forceinline__ void WaitForCopies(int pending) {
       return WaitForCopies<3>();
     case 4:
       return WaitForCopies<4>();
-    default:
+    case 5:
       return WaitForCopies<5>();
+    case 6:
+      return WaitForCopies<6>();
+    case 7:
+      return WaitForCopies<7>();
+    default:
+      return WaitForCopies<8>();
   }
 }
 

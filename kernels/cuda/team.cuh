@@ -1,6 +1,6 @@
 // A team of blocks anywhere on the GPU, all of them resident (a cooperative launch), that has a row
 // at a time, each block the same columns of every row. What a block found out of its part of a row
-// is posted to the others through global memory, and collected two rows later, so that nobody
+// is posted to the others through global memory, and collected some rows later, so that nobody
 // waits.
 #ifndef NV_NORMS_KERNELS_CUDA_TEAM_CUH_
 #define NV_NORMS_KERNELS_CUDA_TEAM_CUH_
@@ -61,15 +61,20 @@ __device__ __forceinline__ void CollectPosts(const Post* mail, int blocks,
 #pragma unroll
     for (int n = 0; n < kPostNumbers; ++n) posts[i][n] = 0;
   }
-  // All of a lane's posts are asked for before the first is looked at.
-  bool missing = true;
-  while (missing) {
-    missing = false;
+  // All of a lane's posts are asked for before the first is looked at, those that were missing
+  // again.
+  bool missing[kPostsOfLane];
+#pragma unroll
+  for (int i = 0; i < kPostsOfLane; ++i) missing[i] = i * 32 + lane < blocks;
+  bool any = true;
+  while (any) {
+    any = false;
 #pragma unroll
     for (int i = 0; i < kPostsOfLane; ++i) {
-      const int block = i * 32 + lane;
-      if (block < blocks && !ReadPost(mail + block, posts[i])) missing = true;
+      if (missing[i]) missing[i] = !ReadPost(mail + i * 32 + lane, posts[i]);
     }
+#pragma unroll
+    for (int i = 0; i < kPostsOfLane; ++i) any = any || missing[i];
   }
   __syncwarp();
 }

@@ -1,0 +1,195 @@
+// x is [rows, cols]. A team of blocks anywhere on the GPU, all of them resident, has a row at a
+// time, whose numbers wait in shared memory for what the clerks find out; x and dy are read once,
+// and gamma and the columns' sums for dgamma and dbeta stay in registers.
+#include "kernels/cuda/backward_ring.cuh"
+#include "kernels/cuda/clerks.cuh"
+
+namespace nv_norms {
+namespace cuda {
+namespace {
+
+// The sums of what the team's blocks posted of a row, in one warp.
+__device__ __forceinline__ float4 Collect(const BackwardRingArguments& args, int64_t row) {
+  const int blocks = args.shape.blocks;
+  float posts[kPostsOfLane][kPostNumbers];
+  CollectPosts(args.mail + row * blocks, blocks, posts);
+  float sums[kPostNumbers] = {0, 0, 0};
+#pragma unroll
+  for (int i = 0; i < kPostsOfLane; ++i) {
+#pragma unroll
+    for (int n = 0; n < kPostNumbers; ++n) sums[n] += posts[i][n];
+  }
+  WarpSum(sums, 32);
+  return make_float4(sums[0], sums[1], sums[2], 0);
+}
+
+// D: of dy.
+template <typename T, typename D, int VEC, int NUMBERS>
+__global__ void __launch_bounds__(kTeamThreads<NUMBERS>, 1)
+    TeamKernel(const __grid_constant__ BackwardRingArguments args) {
+  extern __shared__ uint4 ring[];  // [stages][x, dy][share], [lag + 1][threads] of float4
+  __shared__ TeamDesk desk;
+  constexpr int kItems = NUMBERS / VEC;
+  constexpr int kBytes = VEC * sizeof(T);
+  constexpr int kBeside = VEC * sizeof(D);
+  const RingShape& shape = args.shape;
+  const RingPlace place = PlaceOf<Team::kGrid, kItems>(shape, args.cols / VEC);
+  const int x_bytes = StageXBytes<T, D, VEC>(shape);
+  char* const stages = reinterpret_cast<char*>(ring);
+  float4* const desk_sums =
+      reinterpret_cast<float4*>(stages + StageAt<T, D>(shape.stages, x_bytes));
+  const T* x = static_cast<const T*>(args.buffers.x) + place.begin * VEC;
+  const D* dy = static_cast<const D*>(args.buffers.dy) + place.begin * VEC;
+  T* dx = static_cast<T*>(args.buffers.dx) + place.begin * VEC;
+  const float* means = static_cast<const float*>(args.buffers.mean);
+  const float* rstds = static_cast<const float*>(args.buffers.rstd);
+
+  // Row `step` of the team.
+  const auto copy = [&](int step, int stage) {
+    const int64_t row = RowOf(place, step);
+    if (row < args.rows) {
+      const T* from_x = x + row * args.cols;
+      const D* from_dy = dy + row * args.cols;
+      char* to = stages + StageAt<T, D>(stage, x_bytes);
+      ForItems<kItems>(place, shape.items, [&](int, int i) {
+        CopyAsync<kBytes>(to + i * kBytes, from_x + i * VEC);
+        CopyAsync<kBeside>(to + x_bytes + i * kBeside, from_dy + i * VEC);
+      });
+    }
+    CommitCopies();
+  };
+  for (int s = 0; s < shape.stages; ++s) copy(s, s);
+  if (threadIdx.x == 0) OpenDesk(shape, &desk);
+  __syncthreads();
+  const auto mean_of = [&](int64_t row) {
+    return means != nullptr && row < args.rows ? means[row] : 0.0f;
+  };
+
+  if (IsClerk(shape)) {
+    const float inverse = 1.0f / static_cast<float>(args.cols);
+    Serve(
+        shape, place, args.rows,
+        [&](const Turn& turn) {
+          float4 parts[kMostWorkerWarps];
+          ReadSums(shape, desk, desk_sums, turn, parts);
+          float sums[kPostNumbers] = {0, 0, 0};
+#pragma unroll
+          for (int w = 0; w < kMostWorkerWarps; ++w) {
+            sums[0] += parts[w].x;
+            sums[1] += parts[w].y;
+            sums[2] += parts[w].z;
+          }
+          WarpSum(sums, 32);
+          return make_float4(sums[0], sums[1], sums[2], 0);
+        },
+        [&](int64_t row, const float4& sums) {
+          const float post[kPostNumbers] = {sums.x, sums.y, sums.z};
+          if (threadIdx.x % 32 == 0) PostToGrid(args.mail + row * shape.blocks + place.rank, post);
+        },
+        [&](int64_t row) { return Collect(args, row); },
+        [&](int64_t row, int slot, const auto& of) {
+          const float mean = mean_of(row);
+          const float rstd = rstds[row];
+          const float4 sums = of();
+          const GradientLine line =
+              LineOf(args.formula, mean, rstd, sums.x, sums.y, sums.z, inverse);
+          LeaveLine(&desk, slot,
+                    {make_float4(line.offset, line.slope, line.xhat_offset, mean),
+                     make_float4(rstd, 0, 0, 0)});
+        });
+    WaitForCopies<0>();
+    return;
+  }
+
+  float gamma[kItems][VEC];
+  float dgamma[kItems][VEC] = {};
+  float dbeta[kItems][VEC] = {};
+  LoadGamma(args, place, gamma);
+  float next_mean = mean_of(place.team);
+  Turn turn;
+  Turn old_turn;  // of the row whose gradient is written
+  int stage = 0;
+  int old_stage = 0;
+  const int steps = StepsOf(place, args.rows);
+  for (int step = 0; step < steps + shape.lag; ++step) {
+    if (step < steps) {
+      const float mean = next_mean;
+      next_mean = mean_of(RowOf(place, step + 1));
+      WaitForCopies(shape.stages - 1 - min(step, shape.lag));
+      const char* from = stages + StageAt<T, D>(stage, x_bytes);
+      float sums[3] = {0, 0, 0};
+      ForItems<kItems>(place, shape.items, [&](int k, int i) {
+        float e[VEC];
+        float d[VEC];
+        Unpack<T>(from + i * kBytes, e);
+        Unpack<D>(from + x_bytes + i * kBeside, d);
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+          e[v] -= mean;
+          const float w = d[v] * gamma[k][v];
+          sums[0] += e[v];
+          sums[1] += w;
+          sums[2] += w * e[v];
+        }
+      });
+      WriteSums(shape, &desk, desk_sums, turn, make_float4(sums[0], sums[1], sums[2], 0));
+      turn.Next(shape.lag + 1);
+      stage = stage + 1 == shape.stages ? 0 : stage + 1;
+    }
+    if (step < shape.lag) continue;
+    const int old = step - shape.lag;
+    WaitAt(desk.ready + old_turn.slot, old_turn.parity);
+    const float4 line = desk.lines[old_turn.slot].first;  // offset, slope, xhat_offset, mean
+    const float rstd = desk.lines[old_turn.slot].second.x;
+    const char* from = stages + StageAt<T, D>(old_stage, x_bytes);
+    T* to = dx + RowOf(place, old) * args.cols;
+    ForItems<kItems>(place, shape.items, [&](int k, int i) {
+      float e[VEC];
+      float d[VEC];
+      Unpack<T>(from + i * kBytes, e);
+      Unpack<D>(from + x_bytes + i * kBeside, d);
+      float out[VEC];
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) {
+        e[v] -= line.w;
+        out[v] = d[v] * gamma[k][v] * rstd + (line.x - e[v] * line.y);
+        dgamma[k][v] += d[v] * (e[v] * rstd + line.z);
+        dbeta[k][v] += d[v];
+      }
+      if (args.buffers.dx != nullptr) StoreAs(to + i * VEC, out);
+    });
+    copy(old + shape.stages, old_stage);
+    old_turn.Next(shape.lag + 1);
+    old_stage = old_stage + 1 == shape.stages ? 0 : old_stage + 1;
+  }
+  WaitForCopies<0>();
+  StoreSums(args, place, dgamma, args.dgamma);
+  StoreSums(args, place, dbeta, args.dbeta);
+}
+
+template <typename T, typename D>
+BackwardRingPointer WideKernelFor(const RingShape& shape) {
+  constexpr int kVector = kVectorOf<T>;
+  return shape.items * kVector == 16 ? TeamKernel<T, D, kVector, 16>
+                                     : TeamKernel<T, D, kVector, 24>;
+}
+
+template <typename T>
+BackwardRingPointer KernelFor(const RingShape& shape) {
+  return shape.vector == kVectorOf<T> ? WideKernelFor<T, T>(shape)
+                                      : TeamKernel<T, T, 4 / sizeof(T), 16>;
+}
+
+}  // namespace
+
+BackwardRingPointer BackwardTeamKernel(DType x, DType dy, const RingShape& shape) {
+  if (x != dy) {
+    return dy == DType::kHalf ? WideKernelFor<float, __half>(shape)
+                              : WideKernelFor<float, __nv_bfloat16>(shape);
+  }
+  if (x == DType::kFloat) return KernelFor<float>(shape);
+  return x == DType::kHalf ? KernelFor<__half>(shape) : KernelFor<__nv_bfloat16>(shape);
+}
+
+}  // namespace cuda
+}  // namespace nv_norms

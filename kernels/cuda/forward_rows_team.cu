@@ -1,0 +1,215 @@
+// x is [rows, cols]. A team of blocks anywhere on the GPU, all of them resident, has a row at a
+// time, whose numbers wait in shared memory for what the clerks find out; x is read once, gamma and
+// beta stay in registers.
+#include "kernels/cuda/clerks.cuh"
+#include "kernels/cuda/forward_ring.cuh"
+
+namespace nv_norms {
+namespace cuda {
+namespace {
+
+// Parts of a row, N to a lane: the mean of each in two parts (x, y), the sum of squares about it
+// (z), and how many numbers it has (w). The same of all together, in a warp; inverse = 1 / how many
+// these are.
+template <int N>
+__device__ __forceinline__ float4 MergeParts(const float4 (&parts)[N], float inverse) {
+  const float pivot = __shfl_sync(0xffffffffu, parts[0].x, 0);
+  float mean[1] = {0};
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    mean[0] += parts[i].w == 0 ? 0.0f : parts[i].w * ((parts[i].x - pivot) + parts[i].y);
+  }
+  WarpSum(mean, 32);
+  // The first part may be far from the mean, which is corrected.
+  const float shift = pivot + mean[0] * inverse;
+  float sums[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    const float step = (parts[i].x - shift) + parts[i].y;
+    const float weighted = parts[i].w == 0 ? 0.0f : parts[i].w * step;
+    sums[0] += weighted;
+    sums[1] += parts[i].w == 0 ? 0.0f : parts[i].z + weighted * step;
+  }
+  WarpSum(sums, 32);
+  const float low = sums[0] * inverse;
+  const float m2 = sums[1] - sums[0] * low;
+  return make_float4(shift, low, m2 < 0 ? 0.0f : m2, 0);  // keeps NaN
+}
+
+// What the team's blocks posted of a row, put together.
+__device__ __forceinline__ float4 Collect(const ForwardRingArguments& args, int64_t row, int share,
+                                          float inverse) {
+  const int blocks = args.shape.blocks;
+  float posts[kPostsOfLane][kPostNumbers];
+  CollectPosts(args.mail + row * blocks, blocks, posts);
+  float4 parts[kPostsOfLane];
+#pragma unroll
+  for (int i = 0; i < kPostsOfLane; ++i) {
+    const int block = i * 32 + static_cast<int>(threadIdx.x) % 32;
+    const int count = block < blocks ? max(0, min(share, args.cols - block * share)) : 0;
+    parts[i] = make_float4(posts[i][0], posts[i][1], posts[i][2], static_cast<float>(count));
+  }
+  return MergeParts(parts, inverse);
+}
+
+template <typename T, typename Y, int VEC, int NUMBERS>
+__global__ void __launch_bounds__(kTeamThreads<NUMBERS>, 1)
+    TeamKernel(const __grid_constant__ ForwardRingArguments args) {
+  extern __shared__ uint4 ring[];  // [stages][share], [lag + 1][threads] of float4
+  __shared__ TeamDesk desk;
+  constexpr int kItems = NUMBERS / VEC;
+  constexpr int kBytes = VEC * sizeof(T);
+  // Of 16 bits the sum of a thread's numbers is exact where their mean is large. That of float32 is
+  // taken of x - pivot, so that equal numbers have just this mean, and corrected.
+  constexpr bool kPivot = sizeof(T) == 4;
+  const RingShape& shape = args.shape;
+  const RingPlace place = PlaceOf<Team::kGrid, kItems>(shape, args.cols / VEC);
+  const int stage_bytes = (shape.share * kBytes + 15) / 16 * 16;
+  char* const stages = reinterpret_cast<char*>(ring);
+  float4* const desk_sums = reinterpret_cast<float4*>(stages + shape.stages * stage_bytes);
+  const T* x = static_cast<const T*>(args.buffers.x) + place.begin * VEC;
+  Y* y = static_cast<Y*>(args.buffers.y) + place.begin * VEC;
+
+  // Row `step` of the team.
+  const auto copy = [&](int step, int stage) {
+    const int64_t row = RowOf(place, step);
+    if (row < args.rows) {
+      const T* from = x + row * args.cols;
+      char* to = stages + stage * stage_bytes;
+      ForItems<kItems>(place, shape.items,
+                       [&](int, int i) { CopyAsync<kBytes>(to + i * kBytes, from + i * VEC); });
+    }
+    CommitCopies();
+  };
+  for (int s = 0; s < shape.stages; ++s) copy(s, s);
+  if (threadIdx.x == 0) OpenDesk(shape, &desk);
+  __syncthreads();
+
+  if (IsClerk(shape)) {
+    const float inverse = place.count > 0 ? 1.0f / static_cast<float>(place.count * VEC) : 0.0f;
+    const float row_inverse = 1.0f / static_cast<float>(args.cols);
+    Serve(
+        shape, place, args.rows,
+        [&](const Turn& turn) {
+          float4 parts[kMostWorkerWarps];
+          ReadSums(shape, desk, desk_sums, turn, parts);
+          return MergeParts(parts, inverse);
+        },
+        [&](int64_t row, const float4& sums) {
+          const float post[kPostNumbers] = {sums.x, sums.y, sums.z};
+          if (threadIdx.x % 32 == 0) PostToGrid(args.mail + row * shape.blocks + place.rank, post);
+        },
+        [&](int64_t row) { return Collect(args, row, shape.share * VEC, row_inverse); },
+        [&](int64_t row, int slot, const auto& of) {
+          const float4 sums = of();
+          const ForwardLine line = LineOf(args, row, sums.x, sums.y, sums.z * row_inverse,
+                                          place.rank == 0 && threadIdx.x % 32 == 0);
+          LeaveLine(&desk, slot, {make_float4(line.shift, line.rstd, line.offset, 0), {}});
+        });
+    WaitForCopies<0>();
+    return;
+  }
+
+  float gamma[kItems][VEC];
+  float beta[kItems][VEC];
+  LoadGammaBeta(args, place, gamma, beta);
+  const bool center = args.formula != Formula::kRms;  // the statistics, at least
+  const int items = max(0, min(shape.items, (place.count - place.first + 31) / 32));
+  const float numbers = static_cast<float>(items * VEC);
+  const float inverse = items > 0 ? 1.0f / numbers : 0.0f;
+  Turn turn;
+  Turn old_turn;  // of the row which is written
+  int stage = 0;
+  int old_stage = 0;
+  const int steps = StepsOf(place, args.rows);
+  for (int step = 0; step < steps + shape.lag; ++step) {
+    if (step < steps) {
+      WaitForCopies(shape.stages - 1 - min(step, shape.lag));
+      const char* from = stages + stage * stage_bytes;
+      float values[kItems][VEC];
+      ForItems<kItems>(place, shape.items,
+                       [&](int k, int i) { Unpack<T>(from + i * kBytes, values[k]); });
+      float shift = 0;
+      if (center) {
+        const float pivot = kPivot && items > 0 ? values[0][0] : 0.0f;
+        float parts[4] = {0, 0, 0, 0};
+        ForItems<kItems>(place, shape.items, [&](int k, int) {
+#pragma unroll
+          for (int j = 0; j < VEC; ++j) {
+            parts[(k * VEC + j) % 4] += kPivot ? values[k][j] - pivot : values[k][j];
+          }
+        });
+        const float sum = (parts[0] + parts[1]) + (parts[2] + parts[3]);
+        // Times the inverse of a power of two is exact.
+        shift = kPivot || (place.full && NUMBERS == 16) ? pivot + sum * inverse
+                                                        : (items > 0 ? sum / numbers : 0.0f);
+      }
+      float parts[4] = {0, 0, 0, 0};
+      ForItems<kItems>(place, shape.items, [&](int k, int) {
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) {
+          const float v = values[k][j] - shift;
+          if (kPivot) parts[(k * VEC + j) % 2] += v;
+          parts[2 + (k * VEC + j) % 2] += v * v;
+        }
+      });
+      const float low = kPivot && center ? (parts[0] + parts[1]) * inverse : 0.0f;
+      const float m2 = (parts[2] + parts[3]) - numbers * low * low;
+      WriteSums(shape, &desk, desk_sums, turn,
+                make_float4(shift, low, m2 < 0 ? 0.0f : m2, numbers));  // keeps NaN
+      turn.Next(shape.lag + 1);
+      stage = stage + 1 == shape.stages ? 0 : stage + 1;
+    }
+    if (step < shape.lag) continue;
+    const int old = step - shape.lag;
+    WaitAt(desk.ready + old_turn.slot, old_turn.parity);
+    const float4 line = desk.lines[old_turn.slot].first;  // shift, rstd, offset
+    const char* from = stages + old_stage * stage_bytes;
+    Y* to = y + RowOf(place, old) * args.cols;
+    ForItems<kItems>(place, shape.items, [&](int k, int i) {
+      float v[VEC];
+      Unpack<T>(from + i * kBytes, v);
+#pragma unroll
+      for (int j = 0; j < VEC; ++j) {
+        v[j] = ((v[j] - line.x) * line.y + line.z) * gamma[k][j] + beta[k][j];
+      }
+      StoreAs(to + i * VEC, v);
+    });
+    copy(old + shape.stages, old_stage);
+    old_turn.Next(shape.lag + 1);
+    old_stage = old_stage + 1 == shape.stages ? 0 : old_stage + 1;
+  }
+  WaitForCopies<0>();
+}
+
+template <typename T, typename Y>
+ForwardRingPointer WideKernelFor(const RingShape& shape) {
+  constexpr int kVector = kVectorOf<T>;
+  return shape.items * kVector == 16 ? TeamKernel<T, Y, kVector, 16>
+                                     : TeamKernel<T, Y, kVector, 24>;
+}
+
+template <typename T>
+ForwardRingPointer KernelFor(DType x, DType y, const RingShape& shape) {
+  if (shape.vector != kVectorOf<T>) {
+    return x == y ? TeamKernel<T, T, 4 / sizeof(T), 16> : nullptr;
+  }
+  if (x == y) return WideKernelFor<T, T>(shape);
+  if constexpr (std::is_same_v<T, float>) {
+    return y == DType::kHalf ? WideKernelFor<T, __half>(shape)
+                             : WideKernelFor<T, __nv_bfloat16>(shape);
+  } else {
+    return y == DType::kFloat ? WideKernelFor<T, float>(shape) : nullptr;
+  }
+}
+
+}  // namespace
+
+ForwardRingPointer ForwardTeamKernel(DType x, DType y, const RingShape& shape) {
+  if (x == DType::kFloat) return KernelFor<float>(x, y, shape);
+  if (x == DType::kHalf) return KernelFor<__half>(x, y, shape);
+  return KernelFor<__nv_bfloat16>(x, y, shape);
+}
+
+}  // namespace cuda
+}  // namespace nv_norms
