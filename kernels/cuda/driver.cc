@@ -3,6 +3,8 @@
 #include <cstring>
 #include <string>
 
+#include "kernels/cuda/code.h"
+
 #if NV_NORMS_CUDA
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -17,8 +19,6 @@ struct Answer {
 };
 
 #if NV_NORMS_CUDA
-
-constexpr int kOldestCapability = 75;  // Turing, the oldest that CUDA 13 compiles for
 
 std::string Version(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
@@ -62,10 +62,12 @@ Answer AskDevices() {
     int minor = 0;
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-    if (major * 10 + minor < kOldestCapability) {
+    if (cuda::CodeFor(major * 10 + minor) == 0) {
       return {false, "GPU " + std::to_string(device) + " has compute capability " +
                          std::to_string(major) + "." + std::to_string(minor) +
-                         ", this build needs 7.5 or newer"};
+                         ", this build has code for " + cuda::CompiledFor() +
+                         ": build with NV_NORMS_CUDA_ARCHITECTURES=sm_" + std::to_string(major) +
+                         std::to_string(minor)};
     }
   }
   return {true, std::to_string(devices) + " GPU(s), " + driver.message};

@@ -2,6 +2,7 @@
 #include <mutex>
 #include <vector>
 
+#include "kernels/cuda/code.h"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/norms.h"
@@ -27,7 +28,7 @@ Status CurrentDevice(Device* device) {
     NV_NORMS_RETURN_IF_ERROR(ask(cudaDevAttrComputeCapabilityMinor, &minor));
     NV_NORMS_RETURN_IF_ERROR(ask(cudaDevAttrMultiProcessorCount, &out.multiprocessors));
     NV_NORMS_RETURN_IF_ERROR(ask(cudaDevAttrMaxSharedMemoryPerBlockOptin, &out.shared_bytes));
-    out.capability = 10 * major + minor;
+    out.capability = CodeFor(10 * major + minor);
   }
   *device = out;
   return Status();

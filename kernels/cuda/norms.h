@@ -14,7 +14,7 @@ namespace cuda {
 
 struct Device {
   int multiprocessors = 1;
-  int capability = 75;       // 10 * major + minor
+  int capability = 75;       // of the code that runs there (code.h), 10 * major + minor
   int shared_bytes = 49152;  // of shared memory that a block may have
 };
 
