@@ -26,10 +26,16 @@ NV_NORMS_HOST_DEVICE inline int64_t SizeOf(DType type) {
 //   kRms         x         * rstd,  rstd = 1 / sqrt(mean(x^2) + epsilon); there is no mean
 enum class Formula { kCenter, kScaleOnly, kRms };
 
+// An activation may follow: y = t where t = xhat * gamma + beta is positive, else
+// negative_slope * t, but exactly 0 where negative_slope is 0 and t is not NaN. 1: none, 0: relu,
+// others: leaky relu.
+constexpr double kNoActivation = 1.0;
+
 struct ForwardProblem {
   Geometry geometry;
   Formula formula = Formula::kCenter;
   double epsilon = 1e-3;
+  double negative_slope = kNoActivation;
   DType x = DType::kFloat;
   DType param = DType::kFloat;
   DType y = DType::kFloat;
@@ -58,9 +64,12 @@ struct ForwardBuffers {
 //   dx     = rstd * (w - mean(w) - (x - mean) * rstd * mean(w * xhat))       (mean(w): kCenter
 //   only) dgamma = sum(dy * xhat), dbeta = sum(dy)                                 over equal
 //   parameters
+// With an activation dy is first multiplied by negative_slope where xhat * gamma + beta is not
+// positive.
 struct BackwardProblem {
   Geometry geometry;
   Formula formula = Formula::kCenter;
+  double negative_slope = kNoActivation;
   DType dy = DType::kFloat;
   DType x = DType::kFloat;
   DType param = DType::kFloat;  // gamma
@@ -76,12 +85,13 @@ struct BackwardProblem {
   }
 };
 
-// gamma may be null; mean is null for kRms; an output that is null is not wanted. dx overlaps
-// neither dy nor x.
+// gamma may be null, beta too, which only an activation's gradient reads; mean is null for kRms; an
+// output that is null is not wanted. dx overlaps neither dy nor x.
 struct BackwardBuffers {
   const void* dy = nullptr;
   const void* x = nullptr;
   const void* gamma = nullptr;
+  const void* beta = nullptr;
   const void* mean = nullptr;
   const void* rstd = nullptr;
   void* dx = nullptr;
