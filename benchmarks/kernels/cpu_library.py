@@ -73,11 +73,15 @@ def backward(
     dgamma: np.ndarray | None,
     dbeta: np.ndarray | None,
     threads: int = 1,
+    beta: np.ndarray | None = None,
     **kwargs: object,
 ) -> Callable[[], None]:
-    """A backward pass into those of dx, dgamma, dbeta that are not None."""
+    """A backward pass into those of dx, dgamma, dbeta that are not None.
+
+    beta: what the gradient of an activation reads.
+    """
     problem = backward_problem(dy, x, gamma, dx, dgamma, dbeta, **kwargs)
-    arrays = (dy, x, gamma, mean, rstd, dx, dgamma, dbeta)
+    arrays = (dy, x, gamma, beta, mean, rstd, dx, dgamma, dbeta)
     return _call("CpuBackward", problem, arrays, threads)
 
 

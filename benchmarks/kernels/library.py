@@ -74,7 +74,9 @@ def backward(
     dx: torch.Tensor | None,
     dgamma: torch.Tensor | None,
     dbeta: torch.Tensor | None,
+    beta: torch.Tensor | None = None,
     **kwargs: object,
 ) -> object:
+    """beta: what the gradient of an activation reads."""
     problem = backward_problem(dy, x, gamma, dx, dgamma, dbeta, **kwargs)
-    return _call("HarnessBackward", problem, (dy, x, gamma, mean, rstd, dx, dgamma, dbeta))
+    return _call("HarnessBackward", problem, (dy, x, gamma, beta, mean, rstd, dx, dgamma, dbeta))

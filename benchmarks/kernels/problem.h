@@ -25,6 +25,7 @@ struct HarnessProblem {
   int64_t y;       // forward: y; backward: dx
   int64_t dy;      // backward only
   int64_t dparam;  // backward only
+  double negative_slope;
 };
 
 inline Status GeometryOf(const HarnessProblem& p, Geometry* out) {
@@ -35,6 +36,7 @@ inline Status GeometryOf(const HarnessProblem& p, Geometry* out) {
 
 inline Status ForwardOf(const HarnessProblem& p, ForwardProblem* out) {
   out->formula = static_cast<Formula>(p.formula);
+  out->negative_slope = p.negative_slope;
   out->epsilon = p.epsilon;
   out->x = static_cast<DType>(p.x);
   out->param = static_cast<DType>(p.param);
@@ -44,6 +46,7 @@ inline Status ForwardOf(const HarnessProblem& p, ForwardProblem* out) {
 
 inline Status BackwardOf(const HarnessProblem& p, BackwardProblem* out) {
   out->formula = static_cast<Formula>(p.formula);
+  out->negative_slope = p.negative_slope;
   out->x = static_cast<DType>(p.x);
   out->param = static_cast<DType>(p.param);
   out->dx = static_cast<DType>(p.y);

@@ -25,6 +25,7 @@ class Problem(ctypes.Structure):
         ("y", ctypes.c_int64),
         ("dy", ctypes.c_int64),
         ("dparam", ctypes.c_int64),
+        ("negative_slope", ctypes.c_double),
     ]
 
 
@@ -39,8 +40,12 @@ def make_problem(
     channels_last: bool = True,
     formula: str = "center",
     epsilon: float = 1e-3,
+    negative_slope: float = 1.0,
 ) -> Problem:
-    """axis: of a layer or RMS norm; without it a group norm, groups = -1: an instance norm."""
+    """axis: of a layer or RMS norm; without it a group norm, groups = -1: an instance norm.
+
+    negative_slope: of the leaky relu behind the norm; 1: none, 0: a relu.
+    """
     out = Problem()
     out.rank = len(x.shape)
     out.dims[: out.rank] = list(x.shape)
@@ -48,6 +53,7 @@ def make_problem(
     out.axis[: len(axis)] = list(axis)
     out.groups, out.channels_last = groups, int(channels_last)
     out.formula, out.epsilon = FORMULAS[formula], epsilon
+    out.negative_slope = negative_slope
     out.x = out.param = type_of(x)
     return out
 
