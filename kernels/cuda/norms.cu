@@ -2,6 +2,7 @@
 #include <mutex>
 #include <vector>
 
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/code.h"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -73,11 +74,23 @@ Status PlanBackward(const BackwardProblem& problem, const Device& device, bool w
       plan->workspace = Align16(TermsBytes(problem));
       break;
   }
+  // Last in the workspace: dy behind the activation, for kernels that have none inside. Which ones
+  // run depends on alignment, too, and is known when they are launched.
+  if (Activated(problem)) plan->workspace += ActivationGradientBytes(problem);
   return Status();
 }
 
-Status Launch(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,
-              void* stream) {
+namespace {
+
+// The problem without its activation.
+template <typename Plan>
+Plan WithoutActivation(Plan plan) {
+  plan.problem.negative_slope = kNoActivation;
+  return plan;
+}
+
+Status LaunchNorm(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,
+                  void* stream) {
   const ForwardProblem& problem = plan.problem;
   switch (plan.kernel) {
     case Kernel::kNothing: {
@@ -96,8 +109,8 @@ Status Launch(const ForwardPlan& plan, const ForwardBuffers& buffers, void* work
   return Status();
 }
 
-Status Launch(const BackwardPlan& plan, const BackwardBuffers& buffers, void* workspace,
-              void* stream) {
+Status LaunchNorm(const BackwardPlan& plan, const BackwardBuffers& buffers, void* workspace,
+                  void* stream) {
   const BackwardProblem& problem = plan.problem;
   switch (plan.kernel) {
     case Kernel::kNothing: {
@@ -114,6 +127,32 @@ Status Launch(const BackwardPlan& plan, const BackwardBuffers& buffers, void* wo
       return LaunchParamGradients(plan, buffers, workspace, stream);
   }
   return Status();
+}
+
+}  // namespace
+
+Status Launch(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,
+              void* stream) {
+  const ForwardProblem& problem = plan.problem;
+  if (!Activated(problem) || plan.kernel == Kernel::kNothing) {
+    return LaunchNorm(plan, buffers, workspace, stream);
+  }
+  NV_NORMS_RETURN_IF_ERROR(LaunchNorm(WithoutActivation(plan), buffers, workspace, stream));
+  return LaunchActivation(problem, buffers.y, stream);
+}
+
+Status Launch(const BackwardPlan& plan, const BackwardBuffers& buffers, void* workspace,
+              void* stream) {
+  const BackwardProblem& problem = plan.problem;
+  if (!Activated(problem) || plan.kernel == Kernel::kNothing) {
+    return LaunchNorm(plan, buffers, workspace, stream);
+  }
+  BackwardBuffers activated = buffers;
+  void* const dy =
+      static_cast<char*>(workspace) + plan.workspace - ActivationGradientBytes(problem);
+  NV_NORMS_RETURN_IF_ERROR(LaunchActivationGradient(problem, buffers, dy, stream));
+  activated.dy = dy;
+  return LaunchNorm(WithoutActivation(plan), activated, workspace, stream);
 }
 
 }  // namespace cuda

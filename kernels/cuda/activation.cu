@@ -1,0 +1,173 @@
+// The leaky relu behind a norm, and its gradient, as passes of their own: for any geometry, type
+// and alignment. activation.cuh says which kernels need none.
+#include "kernels/cuda/activation.cuh"
+#include "kernels/cuda/launch.cuh"
+
+namespace nv_norms {
+namespace cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kVec = 8;
+constexpr int64_t kMaxBlocks = 1 << 20;
+
+unsigned BlocksFor(int64_t count) {
+  return static_cast<unsigned>(std::min(kMaxBlocks, CeilDiv(count, kThreads * kVec)));
+}
+
+// Calls f(index, whole) for the first element of every kVec; whole: they may be read and written at
+// once.
+template <typename F>
+__device__ __forceinline__ void ForVectors(int64_t count, bool vectors, const F& f) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * (kThreads * kVec);
+  for (int64_t i = (blockIdx.x * int64_t{kThreads} + threadIdx.x) * kVec; i < count; i += step) {
+    f(i, vectors && i + kVec <= count);
+  }
+}
+
+template <typename A>
+__device__ __forceinline__ void Load(DType type, const void* from, int64_t index, int64_t count,
+                                     bool whole, A (&to)[kVec]) {
+  if (whole) return LoadVector<A, kVec>(type, from, index, to);
+#pragma unroll
+  for (int v = 0; v < kVec; ++v) {
+    to[v] = index + v < count ? LoadOne<A>(type, from, index + v) : A(0);
+  }
+}
+
+template <typename A>
+__device__ __forceinline__ void Store(DType type, void* to, int64_t index, int64_t count,
+                                      bool whole, const A (&from)[kVec]) {
+  if (whole) return StoreVector<A, kVec>(type, to, index, from);
+#pragma unroll
+  for (int v = 0; v < kVec; ++v) {
+    if (index + v < count) StoreOne<A>(type, to, index + v, from[v]);
+  }
+}
+
+template <typename A>
+__global__ void __launch_bounds__(kThreads)
+    ActivationKernel(DType type, void* y, int64_t count, LeakyRelu<A> activation, bool vectors) {
+  ForVectors(count, vectors, [&](int64_t i, bool whole) {
+    A t[kVec];
+    Load(type, y, i, count, whole, t);
+#pragma unroll
+    for (int v = 0; v < kVec; ++v) t[v] = activation(t[v]);
+    Store(type, y, i, count, whole, t);
+  });
+}
+
+// Most tensors have fewer than 2^32 elements, and a division in 64 bits takes some 70 instructions.
+__device__ __forceinline__ int64_t Divide(int64_t a, int64_t b, int64_t* rest) {
+  if (((a | b) >> 32) == 0) {
+    const uint32_t quotient = static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
+    *rest = static_cast<uint32_t>(a) - quotient * static_cast<uint32_t>(b);
+    return quotient;
+  }
+  const int64_t quotient = a / b;
+  *rest = a - quotient * b;
+  return quotient;
+}
+
+// Where an element's statistic and parameters lie.
+struct ElementPlace {
+  int64_t stat = 0;
+  int64_t param = 0;
+  int64_t left = 1;  // elements of the last axis from this one on
+
+  __device__ __forceinline__ ElementPlace(const Geometry& geometry, int64_t index) {
+#pragma unroll 1
+    for (int i = geometry.rank - 1; i >= 0; --i) {
+      const Axis& axis = geometry.axes[i];
+      int64_t at;
+      index = Divide(index, axis.size, &at);
+      stat += at * axis.stat_stride;
+      param += at * axis.param_stride;
+      if (i == geometry.rank - 1) left = axis.size - at;
+    }
+  }
+};
+
+// t = source * scale + beta, where source is x, less the mean where that is subtracted.
+template <typename A>
+struct ElementLine {
+  A mean;
+  A scale;
+  A beta;
+
+  __device__ __forceinline__ ElementLine(const BackwardProblem& problem,
+                                         const BackwardBuffers& buffers, int64_t stat,
+                                         int64_t param) {
+    mean =
+        problem.formula == Formula::kCenter ? StoredMean<A>(buffers, problem.stat(), stat) : A(0);
+    scale = LoadOne<A>(problem.stat(), buffers.rstd, stat) *
+            ParamOr<A>(problem.param, buffers.gamma, param, 1);
+    beta = ParamOr<A>(problem.param, buffers.beta, param, 0);
+  }
+};
+
+template <typename A>
+__global__ void __launch_bounds__(kThreads)
+    ActivationGradientKernel(const __grid_constant__ BackwardProblem problem,
+                             const BackwardBuffers buffers, void* to, bool vectors) {
+  const Geometry& geometry = problem.geometry;
+  const int64_t count = geometry.elements;
+  const A slope = static_cast<A>(problem.negative_slope);
+  const Axis last = geometry.rank > 0 ? geometry.axes[geometry.rank - 1] : Axis();
+  ForVectors(count, vectors, [&](int64_t i, bool whole) {
+    A x[kVec];
+    A dy[kVec];
+    Load(problem.x, buffers.x, i, count, whole, x);
+    Load(problem.dy, buffers.dy, i, count, whole, dy);
+    const ElementPlace first(geometry, i);
+    const bool run = first.left >= kVec;
+    const bool same = run && last.stat_stride == 0 && last.param_stride == 0;
+    ElementLine<A> line(problem, buffers, first.stat, first.param);
+#pragma unroll
+    for (int v = 0; v < kVec; ++v) {
+      if (v > 0 && !same && i + v < count) {
+        if (run) {
+          line = ElementLine<A>(problem, buffers, first.stat + v * last.stat_stride,
+                                first.param + v * last.param_stride);
+        } else {
+          const ElementPlace place(geometry, i + v);
+          line = ElementLine<A>(problem, buffers, place.stat, place.param);
+        }
+      }
+      if (!((x[v] - line.mean) * line.scale + line.beta > 0)) dy[v] *= slope;
+    }
+    Store(problem.dy, to, i, count, whole, dy);
+  });
+}
+
+}  // namespace
+
+Status LaunchActivation(const ForwardProblem& problem, void* y, void* stream) {
+  const int64_t count = problem.geometry.elements;
+  const bool vectors = VectorAligned(y, problem.y, kVec);
+  const char* name = "activation of a normalization";
+  if (problem.y == DType::kDouble) {
+    return LaunchKernel(name, ActivationKernel<double>, BlocksFor(count), kThreads, 0, 1, stream,
+                        problem.y, y, count, LeakyRelu<double>(problem.negative_slope), vectors);
+  }
+  return LaunchKernel(name, ActivationKernel<float>, BlocksFor(count), kThreads, 0, 1, stream,
+                      problem.y, y, count, LeakyRelu<float>(problem.negative_slope), vectors);
+}
+
+int64_t ActivationGradientBytes(const BackwardProblem& problem) {
+  return Align16(problem.geometry.elements * SizeOf(problem.dy));
+}
+
+Status LaunchActivationGradient(const BackwardProblem& problem, const BackwardBuffers& buffers,
+                                void* to, void* stream) {
+  const bool vectors = VectorAligned(buffers.x, problem.x, kVec) &&
+                       VectorAligned(buffers.dy, problem.dy, kVec) &&
+                       VectorAligned(to, problem.dy, kVec);
+  return LaunchKernel(
+      "gradient of a normalization's activation",
+      problem.in_double() ? ActivationGradientKernel<double> : ActivationGradientKernel<float>,
+      BlocksFor(problem.geometry.elements), kThreads, 0, 1, stream, problem, buffers, to, vectors);
+}
+
+}  // namespace cuda
+}  // namespace nv_norms

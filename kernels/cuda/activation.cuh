@@ -1,0 +1,69 @@
+// The leaky relu behind a norm (kernels/problem.h): its arithmetic, and which kernels have it
+// inside. Behind all others it is a pass of its own: activation.cu.
+#ifndef NV_NORMS_KERNELS_CUDA_ACTIVATION_CUH_
+#define NV_NORMS_KERNELS_CUDA_ACTIVATION_CUH_
+
+#include <cfloat>
+#include <cmath>
+
+#include "kernels/cuda/kernels.cuh"
+
+namespace nv_norms {
+namespace cuda {
+
+template <typename Problem>
+bool Activated(const Problem& problem) {
+  return problem.negative_slope != kNoActivation;
+}
+
+// Whether there is one and the column kernels that keep x on the chip have it inside.
+inline bool ActivatedInside(const ForwardProblem& problem) {
+  return Activated(problem) && problem.geometry.layout == Layout::kColumns &&
+         !problem.in_double() && (problem.y == problem.x || problem.x == DType::kFloat);
+}
+inline bool ActivatedInside(const BackwardProblem& problem) {
+  return Activated(problem) && problem.geometry.layout == Layout::kColumns &&
+         problem.geometry.columns.s_stride == 0 && problem.formula == Formula::kCenter &&
+         !problem.in_double() && problem.dx == problem.x &&
+         (problem.dy == problem.x || MixedGradient(problem));
+}
+
+// Over y in place.
+Status LaunchActivation(const ForwardProblem& problem, void* y, void* stream);
+// Of dy, its gradient by t = xhat * gamma + beta to `to`, which is aligned to 16 bytes.
+int64_t ActivationGradientBytes(const BackwardProblem& problem);
+Status LaunchActivationGradient(const BackwardProblem& problem, const BackwardBuffers& buffers,
+                                void* to, void* stream);
+
+// NaN stays.
+__device__ __forceinline__ double AtLeast(double t, double least) { return t < least ? least : t; }
+__device__ __forceinline__ float AtLeast(float t, float least) {
+#if __CUDA_ARCH__ >= 800
+  float out;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(t), "f"(least));
+  return out;
+#else
+  return t < least ? least : t;
+#endif
+}
+
+template <typename A>
+struct LeakyRelu {
+  A slope;
+  A least;  // what a t below it counts as: 0 times minus infinity would not be 0
+
+  NV_NORMS_HOST_DEVICE explicit LeakyRelu(double negative_slope)
+      : slope(static_cast<A>(negative_slope)),
+        least(slope != 0       ? A(-INFINITY)
+              : sizeof(A) == 8 ? A(-DBL_MAX)
+                               : A(-FLT_MAX)) {}
+
+  __device__ __forceinline__ A operator()(A t) const {
+    return t > 0 ? t : fma(AtLeast(t, least), slope, A(0));  // + 0: not -0
+  }
+};
+
+}  // namespace cuda
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_KERNELS_CUDA_ACTIVATION_CUH_
