@@ -43,6 +43,7 @@ NodeDef FusedDef(const GraphView& view, const Shapes& shapes, const ForwardMatch
       [[fallthrough]];
     case Kind::kInstanceNorm:
       attr["data_format"].set_s(match.problem.data_format);
+      attr["negative_slope"].set_f(1);
       break;
   }
   return def;

@@ -45,6 +45,10 @@ NodeDef GradientDef(const GraphView& view, const Shapes& shapes, const ForwardMa
     auto found = view.def(fused).attr().find(name);
     if (found != view.def(fused).attr().end()) attr[name] = found->second;
   }
+  if (attr.count("data_format") > 0) {
+    attr["num_offset"].set_i(0);
+    attr["negative_slope"].set_f(1);
+  }
   if (gamma.valid()) SetType(&def, "P", shapes.Get(gamma).dtype);
   SetType(&def, "Y", shapes.Get(backward.dy).dtype);
   SetType(&def, "dx_type", shapes.Get(backward.dx.valid() ? backward.dx : forward.x).dtype);

@@ -16,6 +16,11 @@ def placeholder(name: str, shape: Sequence[int | None] | None, dtype=tf.float32)
     return v1.placeholder(dtype, shape, name=name)
 
 
+def _offset(kind: str) -> dict:
+    """Of a gradient op: only an activation's reads one."""
+    return {"offset": []} if kind in ("instance", "group") else {}
+
+
 def _attributes(kind: str, last: bool, rank: int, axis, groups: int) -> dict:
     if kind in ("instance", "group"):
         format_ = {"data_format": "N...C" if last else "NC..."}
@@ -72,6 +77,7 @@ def norm_grad(
         num_dscale=1,
         num_doffset=1,
         name=name,
+        **_offset(kind),
         **dict(zip(names, statistics, strict=True)),
         **_attributes(kind, last, x.shape.rank, axis, groups),
     )

@@ -1,3 +1,6 @@
+#include <memory>
+
+#include "kernels/cpu/activation.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/layouts.h"
 #include "kernels/cpu/norms.h"
@@ -31,14 +34,10 @@ bool AllAre(DType type, const BackwardProblem& problem, const BackwardBuffers& b
   return problem.x == type && problem.dy == type && (buffers.dx == nullptr || problem.dx == type);
 }
 
-}  // namespace
-
-Status Backward(const BackwardProblem& problem, const BackwardBuffers& buffers,
-                const ParallelFor& parallel_for) {
-  if (!TargetStatus().ok()) return TargetStatus();
-  if (problem.geometry.elements == 0) {
-    BackwardEmpty(problem, buffers);
-  } else if (problem.in_double()) {
+// Without an activation.
+void BackwardNorm(const BackwardProblem& problem, const BackwardBuffers& buffers,
+                  const ParallelFor& parallel_for) {
+  if (problem.in_double()) {
     BackwardAs<double>(problem, buffers, parallel_for);
   } else if (AllAre(DType::kHalf, problem, buffers)) {
     BackwardAs<Half>(problem, buffers, parallel_for);
@@ -46,6 +45,36 @@ Status Backward(const BackwardProblem& problem, const BackwardBuffers& buffers,
     BackwardAs<Bfloat16>(problem, buffers, parallel_for);
   } else {
     BackwardAs<float>(problem, buffers, parallel_for);
+  }
+}
+
+// The activation's gradient first, in A, so that it is not rounded.
+template <typename A>
+Status BackwardActivated(const BackwardProblem& problem, const BackwardBuffers& buffers,
+                         const ParallelFor& parallel_for) {
+  const std::unique_ptr<A[]> room = Room<A>(problem.geometry.elements);
+  if (room == nullptr) return NoRoom<A>(problem.geometry.elements);
+  PassGradient(problem, buffers, room.get(), parallel_for);
+  BackwardProblem norm = problem;
+  norm.dy = TypeOf<A>();
+  BackwardBuffers from = buffers;
+  from.dy = room.get();
+  BackwardNorm(norm, from, parallel_for);
+  return Status();
+}
+
+}  // namespace
+
+Status Backward(const BackwardProblem& problem, const BackwardBuffers& buffers,
+                const ParallelFor& parallel_for) {
+  if (!TargetStatus().ok()) return TargetStatus();
+  if (problem.geometry.elements == 0) {
+    BackwardEmpty(problem, buffers);
+  } else if (problem.negative_slope == kNoActivation) {
+    BackwardNorm(problem, buffers, parallel_for);
+  } else {
+    return problem.in_double() ? BackwardActivated<double>(problem, buffers, parallel_for)
+                               : BackwardActivated<float>(problem, buffers, parallel_for);
   }
   return Status();
 }

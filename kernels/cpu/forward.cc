@@ -1,5 +1,7 @@
 #include <limits>
+#include <memory>
 
+#include "kernels/cpu/activation.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/layouts.h"
 #include "kernels/cpu/norms.h"
@@ -31,14 +33,10 @@ void ForwardAs(const ForwardProblem& problem, const ForwardBuffers& buffers,
   }
 }
 
-}  // namespace
-
-Status Forward(const ForwardProblem& problem, const ForwardBuffers& buffers,
-               const ParallelFor& parallel_for) {
-  if (!TargetStatus().ok()) return TargetStatus();
-  if (problem.geometry.elements == 0) {
-    ForwardEmpty(problem, buffers);
-  } else if (problem.in_double()) {
+// Without the activation.
+void ForwardNorm(const ForwardProblem& problem, const ForwardBuffers& buffers,
+                 const ParallelFor& parallel_for) {
+  if (problem.in_double()) {
     ForwardAs<double>(problem, buffers, parallel_for);
   } else if (problem.x == DType::kHalf && problem.y == DType::kHalf) {
     ForwardAs<Half>(problem, buffers, parallel_for);
@@ -46,6 +44,39 @@ Status Forward(const ForwardProblem& problem, const ForwardBuffers& buffers,
     ForwardAs<Bfloat16>(problem, buffers, parallel_for);
   } else {
     ForwardAs<float>(problem, buffers, parallel_for);
+  }
+}
+
+// The norm first, in A, so that y is rounded once.
+template <typename A>
+Status ForwardActivated(const ForwardProblem& problem, const ForwardBuffers& buffers,
+                        const ParallelFor& parallel_for) {
+  ForwardProblem norm = problem;
+  norm.y = TypeOf<A>();
+  ForwardBuffers into = buffers;
+  std::unique_ptr<A[]> room;
+  if (norm.y != problem.y) {
+    room = Room<A>(problem.geometry.elements);
+    if (room == nullptr) return NoRoom<A>(problem.geometry.elements);
+    into.y = room.get();
+  }
+  ForwardNorm(norm, into, parallel_for);
+  Activate(problem, static_cast<const A*>(into.y), buffers.y, parallel_for);
+  return Status();
+}
+
+}  // namespace
+
+Status Forward(const ForwardProblem& problem, const ForwardBuffers& buffers,
+               const ParallelFor& parallel_for) {
+  if (!TargetStatus().ok()) return TargetStatus();
+  if (problem.geometry.elements == 0) {
+    ForwardEmpty(problem, buffers);
+  } else if (problem.negative_slope == kNoActivation) {
+    ForwardNorm(problem, buffers, parallel_for);
+  } else {
+    return problem.in_double() ? ForwardActivated<double>(problem, buffers, parallel_for)
+                               : ForwardActivated<float>(problem, buffers, parallel_for);
   }
   return Status();
 }

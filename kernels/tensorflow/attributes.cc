@@ -1,5 +1,7 @@
 #include "kernels/tensorflow/attributes.h"
 
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 
 namespace nv_norms {
@@ -8,11 +10,28 @@ using tensorflow::DataType;
 using tensorflow::OpKernelConstruction;
 using tensorflow::TensorShape;
 
+namespace {
+
+absl::Status ReadNegativeSlope(OpKernelConstruction* ctx, double* out) {
+  float slope;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("negative_slope", &slope));
+  if (!std::isfinite(slope)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("negative_slope is ", slope, ", expected a finite number"));
+  }
+  *out = slope;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status ReadAttributes(OpKernelConstruction* ctx, Kind kind, bool forward, Attributes* out) {
   out->kind = kind;
-  if (kind == Kind::kLayerNorm || kind == Kind::kRMSNorm) {
+  const bool of_channels = kind == Kind::kInstanceNorm || kind == Kind::kGroupNorm;
+  if (!of_channels) {
     TF_RETURN_IF_ERROR(ctx->GetAttr("axis", &out->axis));
   } else {
+    TF_RETURN_IF_ERROR(ReadNegativeSlope(ctx, &out->negative_slope));
     std::string data_format;
     TF_RETURN_IF_ERROR(ctx->GetAttr("data_format", &data_format));
     out->channels_last = data_format == "N...C";
@@ -27,8 +46,8 @@ absl::Status ReadAttributes(OpKernelConstruction* ctx, Kind kind, bool forward, 
   int num_scale;
   TF_RETURN_IF_ERROR(ctx->GetAttr("num_scale", &num_scale));
   int num_offset = 0;
+  if (forward || of_channels) TF_RETURN_IF_ERROR(ctx->GetAttr("num_offset", &num_offset));
   if (forward) {
-    TF_RETURN_IF_ERROR(ctx->GetAttr("num_offset", &num_offset));
     float epsilon;
     float epsilon_low;
     TF_RETURN_IF_ERROR(ctx->GetAttr("epsilon", &epsilon));

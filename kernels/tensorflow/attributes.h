@@ -19,8 +19,9 @@ struct Attributes {
   int64_t groups = -1;        // group norm; -1: as many as channels
   Formula formula = Formula::kCenter;
   double epsilon = 0;  // forward ops only
+  double negative_slope = kNoActivation;
   bool has_scale = false;
-  bool has_offset = false;  // forward ops only
+  bool has_offset = false;  // forward ops, and gradients of instance and group norm
 };
 
 // Which outputs of a gradient op are wanted, and their types.

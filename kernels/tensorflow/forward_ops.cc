@@ -78,6 +78,7 @@ REGISTER_OP("FusedInstanceNorm")
     .Attr("data_format: {'N...C', 'NC...'} = 'N...C'")
     .Attr("epsilon: float = 0.001")
     .Attr("epsilon_low: float = 0.0")
+    .Attr("negative_slope: float = 1.0")
     .SetShapeFn([](InferenceContext* c) { return GroupNormShape(c, -1); })
     .Doc(R"doc(
 Instance normalization: y = (x - mean) * rstd * scale + offset, mean and variance over the spatial axes.
@@ -87,6 +88,7 @@ rstd = 1 / sqrt(var(x) + epsilon), var is the biased variance. mean and rstd are
 scale, offset: at most one each; C elements in any shape.
 U: double where T is double, else float.
 epsilon: added to the variance, as double(epsilon) + double(epsilon_low).
+negative_slope: a finite number; y is multiplied by it where it is not positive. 1: it stays. 0: as relu, y is 0 there.
 )doc");
 
 REGISTER_OP("FusedGroupNorm")
@@ -106,6 +108,7 @@ REGISTER_OP("FusedGroupNorm")
     .Attr("data_format: {'N...C', 'NC...'} = 'N...C'")
     .Attr("epsilon: float = 0.001")
     .Attr("epsilon_low: float = 0.0")
+    .Attr("negative_slope: float = 1.0")
     .SetShapeFn([](InferenceContext* c) {
       int64_t groups;
       TF_RETURN_IF_ERROR(c->GetAttr("groups", &groups));
@@ -120,6 +123,7 @@ scale, offset: at most one each; C elements in any shape.
 U: double where T is double, else float.
 groups: divides the number of channels.
 epsilon: added to the variance, as double(epsilon) + double(epsilon_low).
+negative_slope: a finite number; y is multiplied by it where it is not positive. 1: it stays. 0: as relu, y is 0 there.
 )doc");
 
 }  // namespace

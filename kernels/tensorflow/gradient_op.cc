@@ -30,6 +30,7 @@ void GradientOp::Compute(OpKernelContext* ctx) {
   OP_REQUIRES_OK(ctx, CheckShape("dy", dy, x.shape()));
   BackwardProblem problem;
   problem.formula = attributes_.formula;
+  problem.negative_slope = attributes_.negative_slope;
   problem.dy = ToDType(dy.dtype());
   problem.x = ToDType(x.dtype());
   problem.param = problem.x;
@@ -44,6 +45,12 @@ void GradientOp::Compute(OpKernelContext* ctx) {
     OP_REQUIRES_OK(ctx, CheckParam("scale", scale.shape(), problem.geometry, x.shape()));
     problem.param = ToDType(scale.dtype());
     buffers.gamma = scale.data();
+  }
+  if (attributes_.has_offset) {
+    const Tensor& offset = ctx->input(input++);
+    OP_REQUIRES_OK(ctx, CheckParam("offset", offset.shape(), problem.geometry, x.shape()));
+    problem.param = ToDType(offset.dtype());
+    buffers.beta = offset.data();
   }
   const TensorShape stat_shape = StatShape(attributes_, x.shape());
   if (problem.formula != Formula::kRms) {

@@ -58,23 +58,33 @@ dx: as x. dscale, doffset: as the axes of x in `axis`, ascending.
 )doc");
 
 NV_NORMS_GRADIENT_OP("FusedInstanceNormGrad")
+    .Input("offset: num_offset * P")
     .Input("mean: U")
     .Input("rstd: U")
     .Attr("data_format: {'N...C', 'NC...'} = 'N...C'")
+    .Attr("num_offset: int >= 0 = 0")
+    .Attr("negative_slope: float = 1.0")
     .SetShapeFn([](InferenceContext* c) { return GroupNormGradShape(c, -1); })
     .Doc(R"doc(
 Gradients of FusedInstanceNorm with respect to x, scale and offset.
 
+Where xhat * scale + offset is not positive, dy is first multiplied by `negative_slope`.
+
+offset: at most one; as the forward op had it where negative_slope is not 1, else not read.
 mean, rstd: as FusedInstanceNorm gave them for x.
 num_dx, num_dscale, num_doffset: 1 where that gradient is wanted, else 0.
+negative_slope: a finite number, as the forward op had it.
 dx: as x. dscale, doffset: [C].
 )doc");
 
 NV_NORMS_GRADIENT_OP("FusedGroupNormGrad")
+    .Input("offset: num_offset * P")
     .Input("mean: U")
     .Input("rstd: U")
     .Attr("groups: int >= 1")
     .Attr("data_format: {'N...C', 'NC...'} = 'N...C'")
+    .Attr("num_offset: int >= 0 = 0")
+    .Attr("negative_slope: float = 1.0")
     .SetShapeFn([](InferenceContext* c) {
       int64_t groups;
       TF_RETURN_IF_ERROR(c->GetAttr("groups", &groups));
@@ -83,8 +93,12 @@ NV_NORMS_GRADIENT_OP("FusedGroupNormGrad")
     .Doc(R"doc(
 Gradients of FusedGroupNorm with respect to x, scale and offset.
 
+Where xhat * scale + offset is not positive, dy is first multiplied by `negative_slope`.
+
+offset: at most one; as the forward op had it where negative_slope is not 1, else not read.
 mean, rstd: as FusedGroupNorm gave them for x.
 num_dx, num_dscale, num_doffset: 1 where that gradient is wanted, else 0.
+negative_slope: a finite number, as the forward op had it.
 dx: as x. dscale, doffset: [C].
 )doc");
 

@@ -27,19 +27,19 @@ absl::Status CheckElements(InferenceContext* c, int input, const char* name,
                    c->Value(expected), " elements for x of shape ", c->DebugString(c->input(0))));
 }
 
-absl::Status CheckParams(InferenceContext* c, DimensionHandle expected) {
+// The inputs scale and, if there may be one, offset; scale is number `input`.
+absl::Status CheckParams(InferenceContext* c, int input, bool may_have_offset,
+                         DimensionHandle expected) {
   int64_t num_scale;
-  int64_t num_offset;
+  int64_t num_offset = 0;
   TF_RETURN_IF_ERROR(c->GetAttr("num_scale", &num_scale));
-  TF_RETURN_IF_ERROR(c->GetAttr("num_offset", &num_offset));
+  if (may_have_offset) TF_RETURN_IF_ERROR(c->GetAttr("num_offset", &num_offset));
   if (num_scale > 1 || num_offset > 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("at most one scale and one offset, got ", num_scale, " and ", num_offset));
   }
-  if (num_scale == 1) TF_RETURN_IF_ERROR(CheckElements(c, 1, "scale", expected));
-  if (num_offset == 1) {
-    TF_RETURN_IF_ERROR(CheckElements(c, 1 + static_cast<int>(num_scale), "offset", expected));
-  }
+  if (num_scale == 1) TF_RETURN_IF_ERROR(CheckElements(c, input++, "scale", expected));
+  if (num_offset == 1) TF_RETURN_IF_ERROR(CheckElements(c, input, "offset", expected));
   return absl::OkStatus();
 }
 
@@ -116,15 +116,6 @@ absl::Status MergeGradient(InferenceContext* c, ShapeHandle* x) {
   return c->Merge(c->input(0), c->input(1), x);
 }
 
-absl::Status CheckGradScale(InferenceContext* c, DimensionHandle expected) {
-  int64_t num_scale;
-  TF_RETURN_IF_ERROR(c->GetAttr("num_scale", &num_scale));
-  if (num_scale > 1) {
-    return absl::InvalidArgumentError(absl::StrCat("at most one scale, got ", num_scale));
-  }
-  return num_scale == 1 ? CheckElements(c, 2, "scale", expected) : absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status LayerNormShape(InferenceContext* c, bool with_mean) {
@@ -136,7 +127,7 @@ absl::Status LayerNormShape(InferenceContext* c, bool with_mean) {
   TF_RETURN_IF_ERROR(SplitAxes(c, x, &normalized, &kept, &known));
   DimensionHandle params = c->UnknownDim();
   if (known) TF_RETURN_IF_ERROR(Product(c, normalized, &params));
-  TF_RETURN_IF_ERROR(CheckParams(c, params));
+  TF_RETURN_IF_ERROR(CheckParams(c, 1, /*may_have_offset=*/true, params));
   const ShapeHandle statistics = known ? c->MakeShape(kept) : c->UnknownShape();
   c->set_output(1, statistics);
   if (with_mean) c->set_output(2, statistics);
@@ -150,7 +141,7 @@ absl::Status GroupNormShape(InferenceContext* c, int64_t groups) {
   DimensionHandle channels;
   DimensionHandle statistics;
   TF_RETURN_IF_ERROR(BatchAndChannels(c, x, groups, &batch, &channels, &statistics));
-  TF_RETURN_IF_ERROR(CheckParams(c, channels));
+  TF_RETURN_IF_ERROR(CheckParams(c, 1, /*may_have_offset=*/true, channels));
   c->set_output(1, c->Matrix(batch, statistics));
   c->set_output(2, c->Matrix(batch, statistics));
   return absl::OkStatus();
@@ -172,7 +163,7 @@ absl::Status LayerNormGradShape(InferenceContext* c, bool with_mean) {
       TF_RETURN_IF_ERROR(c->Merge(statistics, c->input(c->num_inputs() - i), &unused));
     }
   }
-  TF_RETURN_IF_ERROR(CheckGradScale(c, params));
+  TF_RETURN_IF_ERROR(CheckParams(c, 2, /*may_have_offset=*/false, params));
   return SetGradients(c, x, known ? c->MakeShape(normalized) : c->UnknownShape());
 }
 
@@ -188,7 +179,7 @@ absl::Status GroupNormGradShape(InferenceContext* c, int64_t groups) {
     TF_RETURN_IF_ERROR(
         c->Merge(c->Matrix(batch, statistics), c->input(c->num_inputs() - i), &unused));
   }
-  TF_RETURN_IF_ERROR(CheckGradScale(c, channels));
+  TF_RETURN_IF_ERROR(CheckParams(c, 2, /*may_have_offset=*/true, channels));
   return SetGradients(c, x, c->Vector(channels));
 }
 

@@ -26,6 +26,18 @@ std::string FormulaText(Formula formula) {
   return "formula = " + std::to_string(static_cast<int>(formula)) + " : i64";
 }
 
+// ", name = value : f64"
+Status Number(const char* name, double value, std::string* text) {
+  if (!std::isfinite(value)) {
+    return Status::InvalidArgument(std::string(name) + " is " + std::to_string(value) +
+                                   ", expected a finite number");
+  }
+  char digits[64];
+  std::snprintf(digits, sizeof(digits), "%.17e", value);
+  *text += std::string(", ") + name + " = " + digits + " : f64";
+  return Status();
+}
+
 std::string Flag(const char* name, bool value) {
   return std::string(", ") + name + (value ? " = true" : " = false");
 }
@@ -33,23 +45,21 @@ std::string Flag(const char* name, bool value) {
 }  // namespace
 
 Status AttributesOf(const ForwardCall& call, std::string* text) {
-  if (!std::isfinite(call.problem.epsilon)) {
-    return Status::InvalidArgument("epsilon is " + std::to_string(call.problem.epsilon) +
-                                   ", expected a finite number");
-  }
-  char epsilon[64];
-  std::snprintf(epsilon, sizeof(epsilon), "%.17e", call.problem.epsilon);
-  *text = "{" + FormulaText(call.problem.formula) + ", epsilon = " + epsilon + " : f64" +
-          Flag("scale", call.scale) + Flag("offset", call.offset) + ", " +
-          GeometryText(call.problem.geometry) + "}";
-  return Status();
+  *text = "{" + FormulaText(call.problem.formula);
+  Status status = Number("epsilon", call.problem.epsilon, text);
+  if (status.ok()) status = Number("negative_slope", call.problem.negative_slope, text);
+  *text += Flag("scale", call.scale) + Flag("offset", call.offset) + ", " +
+           GeometryText(call.problem.geometry) + "}";
+  return status;
 }
 
 Status AttributesOf(const BackwardCall& call, std::string* text) {
-  *text = "{" + FormulaText(call.problem.formula) + Flag("scale", call.scale) +
-          Flag("dx", call.dx) + Flag("dscale", call.dscale) + Flag("doffset", call.doffset) + ", " +
-          GeometryText(call.problem.geometry) + "}";
-  return Status();
+  *text = "{" + FormulaText(call.problem.formula);
+  const Status status = Number("negative_slope", call.problem.negative_slope, text);
+  *text += Flag("scale", call.scale) + Flag("offset", call.offset) + Flag("dx", call.dx) +
+           Flag("dscale", call.dscale) + Flag("doffset", call.doffset) + ", " +
+           GeometryText(call.problem.geometry) + "}";
+  return status;
 }
 
 }  // namespace xla_call

@@ -3,14 +3,15 @@
 //
 //   forward    operands  x, [scale], [offset]
 //              results   y, [mean], rstd, [workspace]
-//   backward   operands  dy, x, [scale], [mean], rstd
+//   backward   operands  dy, x, [scale], [offset], [mean], rstd
 //              results   [dx], [dscale], [doffset], [workspace]
 //
 // All are row-major. There is no mean for kRms. The attributes:
 //
 //   formula                    a Formula
 //   epsilon                    forward
-//   scale, offset              which operands there are; offset: forward
+//   negative_slope
+//   scale, offset              which operands there are
 //   dx, dscale, doffset        which results are wanted: backward
 //   sizes, reduced, strides    of Geometry::axes: size, reduced, param_stride
 #ifndef NV_NORMS_KERNELS_XLA_CALL_H_
@@ -37,6 +38,7 @@ struct ForwardCall {
 struct BackwardCall {
   BackwardProblem problem;  // without its types
   bool scale = false;
+  bool offset = false;
   bool dx = false;
   bool dscale = false;
   bool doffset = false;

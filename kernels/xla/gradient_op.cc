@@ -44,9 +44,11 @@ absl::Status GradientOp::Build(XlaOpKernelContext* ctx) {
   BackwardCall call;
   BackwardProblem& problem = call.problem;
   problem.formula = attributes_.formula;
+  problem.negative_slope = attributes_.negative_slope;
   problem.dy = ToDType(ctx->input_type(0));
   problem.x = problem.param = ToDType(ctx->input_type(1));
   call.scale = attributes_.has_scale;
+  call.offset = attributes_.has_offset;
   call.dx = wanted_.dx;
   call.dscale = wanted_.dscale;
   call.doffset = wanted_.doffset;
@@ -56,6 +58,11 @@ absl::Status GradientOp::Build(XlaOpKernelContext* ctx) {
     problem.param = ToDType(ctx->input_type(input));
     plain.scale = &operands[input++];
     TF_RETURN_IF_ERROR(CheckParam("scale", plain.scale->bounds, problem.geometry, x_shape));
+  }
+  if (call.offset) {
+    problem.param = ToDType(ctx->input_type(input));
+    plain.offset = &operands[input++];
+    TF_RETURN_IF_ERROR(CheckParam("offset", plain.offset->bounds, problem.geometry, x_shape));
   }
   const TensorShape stat_shape = StatShape(attributes_, x_shape);
   if (call.mean()) {

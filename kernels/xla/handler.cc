@@ -139,6 +139,7 @@ Status Read(const ffi::RemainingArgs& operands, const ffi::RemainingRets& result
   Attributes read(attributes);
   problem->formula = read.GetFormula();
   problem->epsilon = read.Get<double>("epsilon");
+  problem->negative_slope = read.Get<double>("negative_slope");
   const bool scale = read.Get<bool>("scale");
   const bool offset = read.Get<bool>("offset");
   const Status status = read.Finish(&problem->geometry);
@@ -162,7 +163,9 @@ Status Read(const ffi::RemainingArgs& operands, const ffi::RemainingRets& result
             Workspace* workspace) {
   Attributes read(attributes);
   problem->formula = read.GetFormula();
+  problem->negative_slope = read.Get<double>("negative_slope");
   const bool scale = read.Get<bool>("scale");
+  const bool offset = read.Get<bool>("offset");
   const bool dx = read.Get<bool>("dx");
   const bool dscale = read.Get<bool>("dscale");
   const bool doffset = read.Get<bool>("doffset");
@@ -176,6 +179,7 @@ Status Read(const ffi::RemainingArgs& operands, const ffi::RemainingRets& result
   take.Operand(g.elements, &problem->x, &buffers->x);
   problem->param = problem->x;
   if (scale) take.Operand(g.params, &problem->param, &buffers->gamma);
+  if (offset) take.Operand(g.params, &problem->param, &buffers->beta);
   if (problem->formula != Formula::kRms) take.Operand(g.statistics, &stat, &buffers->mean);
   take.Operand(g.statistics, &stat, &buffers->rstd);
   // The type of an output that is not wanted must not make the computation wider.

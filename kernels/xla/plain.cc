@@ -104,6 +104,19 @@ xla::PrimitiveType Wider(xla::PrimitiveType type, const Operand* operand) {
   return operand != nullptr && operand->shape.element_type() == xla::F64 ? xla::F64 : type;
 }
 
+XlaOp Positive(XlaOp value) { return xla::Gt(value, xla::ZerosLike(value)); }
+
+XlaOp Scaled(XlaOp value, double factor) { return xla::Mul(value, xla::ScalarLike(value, factor)); }
+
+// A leaky relu that maps -inf to 0, not NaN, where the slope is 0; NaN stays.
+XlaOp Activated(XlaOp value, double slope) {
+  if (slope == kNoActivation) return value;
+  const XlaOp zeros = xla::ZerosLike(value);
+  const XlaOp below =
+      slope == 0 ? xla::Select(xla::Le(value, zeros), zeros, value) : Scaled(value, slope);
+  return xla::Select(Positive(value), value, below);
+}
+
 xla::PrimitiveType StatType(const Operand& x) { return Wider(xla::F32, &x); }
 
 }  // namespace
@@ -126,16 +139,18 @@ PlainStatistics Plain(const Attributes& attributes, const PlainForward& call) {
   XlaOp y = xla::Mul(attributes.formula == Formula::kCenter ? centered : x, rstd, view.kept());
   if (call.scale != nullptr) y = xla::Mul(y, view.Param(*call.scale), view.params());
   if (call.offset != nullptr) y = xla::Add(y, view.Param(*call.offset), view.params());
+  y = Activated(y, attributes.negative_slope);
   out.y = xla::ConvertElementType(view.Merge(y, *call.x), call.y_type);
   return out;
 }
 
 PlainGradients Plain(const Attributes& attributes, const PlainBackward& call) {
-  xla::PrimitiveType type = Wider(Wider(StatType(*call.x), call.dy), call.scale);
+  xla::PrimitiveType type =
+      Wider(Wider(Wider(StatType(*call.x), call.dy), call.scale), call.offset);
   if (call.dx_type == xla::F64 || call.param_type == xla::F64) type = xla::F64;
   const View view(attributes, *call.x, type);
   const XlaOp x = view.Split(*call.x);
-  const XlaOp dy = view.Split(*call.dy);
+  XlaOp dy = view.Split(*call.dy);
   const XlaOp rstd = xla::ConvertElementType(call.rstd->value, type);
   XlaOp centered = x;
   if (call.mean != nullptr) {
@@ -143,6 +158,12 @@ PlainGradients Plain(const Attributes& attributes, const PlainBackward& call) {
   }
   const XlaOp xhat =
       xla::Mul(attributes.formula == Formula::kCenter ? centered : x, rstd, view.kept());
+  if (attributes.negative_slope != kNoActivation) {
+    XlaOp t = xhat;
+    if (call.scale != nullptr) t = xla::Mul(t, view.Param(*call.scale), view.params());
+    if (call.offset != nullptr) t = xla::Add(t, view.Param(*call.offset), view.params());
+    dy = xla::Select(Positive(t), dy, Scaled(dy, attributes.negative_slope));
+  }
   XlaOp w = dy;
   if (call.scale != nullptr) w = xla::Mul(w, view.Param(*call.scale), view.params());
   const XlaOp slope = view.Mean(w * xhat) * rstd;

@@ -21,6 +21,7 @@ struct PlainBackward {
   const Operand* dy = nullptr;
   const Operand* x = nullptr;
   const Operand* scale = nullptr;
+  const Operand* offset = nullptr;
   const Operand* mean = nullptr;
   const Operand* rstd = nullptr;
   xla::PrimitiveType dx_type = xla::F32;

@@ -83,9 +83,14 @@ def fused_instance_norm_grad_op(
     scales = check.as_parameter(scale, "scale", x)
     check.check_channel_parameter(scales, "scale", x, data_format)
     statistics = {"mean": reserve_space_1, "rstd": reserve_space_2}
-    data_format = check.as_data_format(data_format)
     return _gradients(
-        ops.fused_instance_norm_grad, y_backprop, x, scales, statistics, data_format=data_format
+        ops.fused_instance_norm_grad,
+        y_backprop,
+        x,
+        scales,
+        statistics,
+        offset=[],
+        data_format=check.as_data_format(data_format),
     )
 
 

@@ -37,6 +37,10 @@ def _register(ops: ModuleType, kind: str, attributes: tuple[str, ...]) -> None:
         if dy is None:
             return [None] * len(op.inputs)
         extra = {"mean": op.outputs[1]} if has_mean else {}
+        meaning = {key: _plain(op.get_attr(key)) for key in attributes}
+        offset = params[num_scale:] if meaning.get("negative_slope", 1.0) != 1.0 else []
+        if "negative_slope" in attributes:
+            extra["offset"] = offset
         dx, dscale, doffset = gradient_op(
             dy=dy,
             x=op.inputs[0],
@@ -48,11 +52,11 @@ def _register(ops: ModuleType, kind: str, attributes: tuple[str, ...]) -> None:
             num_dscale=num_scale,
             num_doffset=num_offset,
             **extra,
-            **{key: _plain(op.get_attr(key)) for key in attributes},
+            **meaning,
         )
         if _saving.is_marked(op):
             dx[0].op._set_attr(_saving.MARK, tf.compat.v1.AttrValue(b=True))
-            read = [dy, op.inputs[0], *params[:num_scale]]
+            read = [dy, op.inputs[0], *params[:num_scale], *offset]
             _tape.made_gradient(op, read, dx + dscale + doffset)
         return dx + [
             tf.reshape(gradient, tf.shape(param))
@@ -62,9 +66,10 @@ def _register(ops: ModuleType, kind: str, attributes: tuple[str, ...]) -> None:
     @tf.RegisterGradient(f"{kind}Grad")
     def _second_gradient(op: tf.Operation, *of_outputs: Any) -> list[Any]:
         """By TensorFlow's own ops; mean and rstd count as functions of x, as in `_gradient`."""
-        num_scale, num_offset = op.get_attr("num_scale"), op.get_attr("num_doffset")
+        num_scale, num_doffset = op.get_attr("num_scale"), op.get_attr("num_doffset")
         wanted = [op.get_attr("num_dx"), *[op.get_attr("num_dscale")] * num_scale]
-        wanted += [1] * num_offset
+        wanted += [1] * num_doffset
+        offset = list(op.inputs)[2 + num_scale : -2 if has_mean else -1]
 
         def computed(dy: Any, x: Any, *scale: Any) -> list[Any]:
             outputs = _stock.gradient(
@@ -73,7 +78,8 @@ def _register(ops: ModuleType, kind: str, attributes: tuple[str, ...]) -> None:
                 x,
                 scale,
                 op.inputs[-1],
-                num_offset=num_offset,
+                offset,
+                num_offset=num_doffset,
                 dx_type=op.get_attr("dx_type"),
                 param_type=op.get_attr("param_type"),
                 **{key: _plain(op.get_attr(key)) for key in attributes},

@@ -172,10 +172,11 @@ def _traced(op: str, attributes: dict[str, Any]) -> Any:
         if name in attributes:
             value = attributes[name]
             plain = {"axis": list(value.list.i), "data_format": value.s.decode()}
-            plain.update(groups=value.i, subtract_mean=value.b)
+            plain.update(groups=value.i, subtract_mean=value.b, negative_slope=value.f)
             meaning[name] = plain[name]
     x, param, stat = (tf.TensorSpec(None, type_of(name)) for name in ("T", "P", "U"))
     scale = [param] * number("num_scale", 0)
+    offset = [param] * number("num_offset", 0)
 
     if is_gradient:
         wanted = [number("num_dx", 1)]
@@ -189,6 +190,7 @@ def _traced(op: str, attributes: dict[str, Any]) -> Any:
                 inputs[1],
                 inputs[2 : 2 + len(scale)],
                 inputs[-1],
+                inputs[2 + len(scale) : 2 + len(scale) + len(offset)],
                 num_offset=number("num_doffset", 1),
                 dx_type=type_of("dx_type"),
                 param_type=type_of("param_type"),
@@ -197,7 +199,7 @@ def _traced(op: str, attributes: dict[str, Any]) -> Any:
             return [c for c, want in zip(computed, wanted, strict=True) if want]
 
         stats = [stat] * (1 if kind == "FusedRMSNorm" else 2)
-        signature = [tf.TensorSpec(None, type_of("Y")), x, *scale, *stats]
+        signature = [tf.TensorSpec(None, type_of("Y")), x, *scale, *offset, *stats]
     else:
         epsilon = 0.001 if "epsilon" not in attributes else attributes["epsilon"].f
         if "epsilon_low" in attributes:
@@ -214,6 +216,6 @@ def _traced(op: str, attributes: dict[str, Any]) -> Any:
                 **meaning,
             )
 
-        signature = [x, *scale, *[param] * number("num_offset", 0)]
+        signature = [x, *scale, *offset]
     compute.__name__ = f"stock_{kind}{'Grad' if is_gradient else ''}"
     return tf.function(compute, autograph=False).get_concrete_function(*signature)

@@ -9,12 +9,12 @@ import tensorflow as tf
 
 Tensor = Any
 
-# The attributes of each op that say what it normalizes.
+# The attributes of each op that say what it computes, but for epsilon.
 ATTRIBUTES = {
     "FusedLayerNorm": ("axis", "subtract_mean"),
     "FusedRMSNorm": ("axis",),
-    "FusedInstanceNorm": ("data_format",),
-    "FusedGroupNorm": ("data_format", "groups"),
+    "FusedInstanceNorm": ("data_format", "negative_slope"),
+    "FusedGroupNorm": ("data_format", "groups", "negative_slope"),
 }
 
 
@@ -64,6 +64,7 @@ def forward(
         y *= layout.param(tf.cast(gamma, stat_type))
     for beta in offset:
         y += layout.param(tf.cast(beta, stat_type))
+    y = _activated(y, attributes.get("negative_slope", 1.0))
     y = tf.cast(tf.reshape(y, tf.shape(x)), out_type)
     y.set_shape(x.shape)
     statistics = [root] if op == "FusedRMSNorm" else [mean, root]
@@ -76,6 +77,7 @@ def gradient(
     x: Tensor,
     scale: Sequence[Tensor],
     rstd: Tensor,
+    offset: Sequence[Tensor] = (),
     *,
     num_offset: int,
     dx_type: Any,
@@ -86,16 +88,18 @@ def gradient(
     num_offset is 1.
 
     By differentiating forward(); it can be differentiated again, with respect to dy, x and scale.
+    offset: at most one tensor; only an activation's gradient depends on it.
     """
     stat_type = tf.float64 if x.dtype == tf.float64 else tf.float32
     layout = _layout(op, x, attributes)
 
     def y_of(x: Tensor, *params: Tensor) -> list[Tensor]:
-        scales, offsets = params[: len(scale)], params[len(scale) :]
+        scales, offsets = params[: len(scale)], params[len(scale) :] or offset
         return forward(op, x, scales, offsets, out_type=stat_type, rstd=rstd, **attributes)[:1]
 
     given = [tf.cast(tensor, stat_type) for tensor in (x, *scale)]
-    given += [tf.zeros(layout.param_shape(), stat_type)] * num_offset
+    zeros = tf.zeros(layout.param_shape(), stat_type)
+    given += [tf.cast(beta, stat_type) for beta in offset or [zeros]][:num_offset]
     dx, *params = differentiate(y_of, given, [tf.cast(dy, stat_type)])
     params = [tf.reshape(tf.cast(d, param_type), layout.param_shape()) for d in params]
     return [tf.cast(dx, dx_type), *params]
@@ -118,6 +122,15 @@ def differentiate(
     if tf.executing_eagerly():
         return tape.gradient(outputs, inputs, output_gradients=dys, unconnected_gradients=zero)
     return tf.gradients(outputs, inputs, grad_ys=dys, unconnected_gradients=zero)
+
+
+def _activated(t: Tensor, negative_slope: float) -> Tensor:
+    """A leaky relu; 1.0: none, 0.0: relu."""
+    if negative_slope == 1.0:
+        return t
+    if negative_slope == 0.0:
+        return tf.nn.relu(t)
+    return tf.nn.leaky_relu(t, negative_slope)
 
 
 def _layout(op: str, x: Tensor, attributes: dict[str, Any]) -> _Axes | _Channels:

@@ -77,6 +77,7 @@ def gradient(
     dx_type: Any = None,
     param_type: Any = tf.float32,
     wanted: tuple[int, int, int] = (1, 1, 1),
+    offset: np.ndarray | None = None,
     **attributes: Any,
 ) -> list[np.ndarray | None]:
     """dx, dscale, doffset of Fused{kind}Grad, None for those that are not wanted."""
@@ -85,6 +86,8 @@ def gradient(
         statistics = {"rstd": tf.convert_to_tensor(rstd)}
         if kind != "RMSNorm":
             statistics["mean"] = tf.convert_to_tensor(mean)
+        if kind in ("InstanceNorm", "GroupNorm"):
+            attributes["offset"] = [] if offset is None else [tf.convert_to_tensor(offset)]
         outputs = getattr(ops, name)(
             dy=tf.convert_to_tensor(dy),
             x=tf.convert_to_tensor(x),

@@ -1,0 +1,127 @@
+#include "kernels/cpu/activation.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/odometer.h"
+
+namespace nv_norms {
+namespace cpu {
+namespace {
+
+template <typename A>
+void ActivateRun(const A* norm, int64_t count, A slope, A* y) {
+  if (slope == 0) {  // not slope * t, which is NaN for t = -inf
+    for (int64_t i = 0; i < count; ++i) y[i] = norm[i] <= 0 ? A(0) : norm[i];
+  } else {
+    for (int64_t i = 0; i < count; ++i) y[i] = norm[i] > 0 ? norm[i] : slope * norm[i];
+  }
+}
+
+// The statistics and parameters of all elements.
+template <typename A>
+struct Operands {
+  Operands(const BackwardProblem& problem, const BackwardBuffers& buffers)
+      : mean(problem.stat(), problem.formula == Formula::kCenter ? buffers.mean : nullptr,
+             problem.geometry.statistics),
+        rstd(problem.stat(), buffers.rstd, problem.geometry.statistics),
+        gamma(problem.param, buffers.gamma, problem.geometry.params),
+        beta(problem.param, buffers.beta, problem.geometry.params) {}
+  Params<A> mean;
+  Params<A> rstd;
+  Params<A> gamma;
+  Params<A> beta;
+};
+
+// A run along the last axis, that begins at `place`.
+template <bool by_stat, bool by_param, typename A>
+void PassRun(const Operands<A>& of, const Place& place, A slope, const A* x, const A* dy,
+             int64_t count, A* out) {
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t stat = place.stat + (by_stat ? i : 0);
+    const int64_t param = place.param + (by_param ? i : 0);
+    const A xhat = (x[i] - of.mean.At(stat, 0)) * of.rstd.At(stat, 1);
+    const A t = xhat * of.gamma.At(param, 1) + of.beta.At(param, 0);
+    out[i] = t > 0 ? dy[i] : slope * dy[i];
+  }
+}
+
+template <typename A>
+using PassRunAs = void (*)(const Operands<A>&, const Place&, A, const A*, const A*, int64_t, A*);
+
+// The last of the axes that have statistics of their own, or parameters, has steps of 1 in them.
+template <typename A>
+PassRunAs<A> PassRunOf(const Axis& last) {
+  if (last.stat_stride != 0) {
+    return last.param_stride != 0 ? PassRun<true, true, A> : PassRun<true, false, A>;
+  }
+  return last.param_stride != 0 ? PassRun<false, true, A> : PassRun<false, false, A>;
+}
+
+}  // namespace
+
+template <typename A>
+void Activate(const ForwardProblem& problem, const A* norm, void* y,
+              const ParallelFor& parallel_for) {
+  const int64_t elements = problem.geometry.elements;
+  const int64_t blocks = (elements + kConvertedElements - 1) / kConvertedElements;
+  const A slope = static_cast<A>(problem.negative_slope);
+  const Writer<A> writer(problem.y, y);
+  parallel_for(blocks, kConvertedElements, [&](int64_t begin, int64_t end) {
+    Writer<A> to = writer;
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t offset = block * kConvertedElements;
+      const int64_t count = std::min(kConvertedElements, elements - offset);
+      ActivateRun(norm + offset, count, slope, to.Room(offset, count));
+      to.Commit(offset, count);
+    }
+  });
+}
+
+template <typename A>
+void PassGradient(const BackwardProblem& problem, const BackwardBuffers& buffers, A* out,
+                  const ParallelFor& parallel_for) {
+  const Geometry& geometry = problem.geometry;
+  const Axis last = geometry.rank > 0 ? geometry.axes[geometry.rank - 1] : Axis();
+  const PassRunAs<A> pass = PassRunOf<A>(last);
+  const A slope = static_cast<A>(problem.negative_slope);
+  const Operands<A> of(problem, buffers);
+  const Reader<A> x_reader(problem.x, buffers.x);
+  const Reader<A> dy_reader(problem.dy, buffers.dy);
+  parallel_for(geometry.elements / last.size, last.size, [&](int64_t begin, int64_t end) {
+    Reader<A> x_of = x_reader;
+    Reader<A> dy_of = dy_reader;
+    Odometer runs(geometry, [&](const Axis& axis) { return axis.stride >= last.size; });
+    runs.Seek(Place(), begin);
+    int64_t at = 0;  // in the run
+    for (int64_t offset = begin * last.size; offset < end * last.size;) {
+      const int64_t count = std::min(kConvertedElements, end * last.size - offset);
+      const A* x = x_of.Get(offset, count);
+      const A* dy = dy_of.Get(offset, count);
+      for (int64_t done = 0; done < count;) {
+        Place place = runs.place();
+        if (last.stat_stride != 0) place.stat += at;
+        if (last.param_stride != 0) place.param += at;
+        const int64_t rest = std::min(last.size - at, count - done);
+        pass(of, place, slope, x + done, dy + done, rest, out + offset + done);
+        done += rest;
+        at += rest;
+        if (at == last.size) {
+          at = 0;
+          runs.Next();
+        }
+      }
+      offset += count;
+    }
+  });
+}
+
+template void Activate<float>(const ForwardProblem&, const float*, void*, const ParallelFor&);
+template void Activate<double>(const ForwardProblem&, const double*, void*, const ParallelFor&);
+template void PassGradient<float>(const BackwardProblem&, const BackwardBuffers&, float*,
+                                  const ParallelFor&);
+template void PassGradient<double>(const BackwardProblem&, const BackwardBuffers&, double*,
+                                   const ParallelFor&);
+
+}  // namespace cpu
+}  // namespace nv_norms
