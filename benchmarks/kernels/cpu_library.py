@@ -80,7 +80,7 @@ def backward(
 
     beta: what the gradient of an activation reads.
     """
-    problem = backward_problem(dy, x, gamma, dx, dgamma, dbeta, **kwargs)
+    problem = backward_problem(dy, x, gamma, beta, dx, dgamma, dbeta, **kwargs)
     arrays = (dy, x, gamma, beta, mean, rstd, dx, dgamma, dbeta)
     return _call("CpuBackward", problem, arrays, threads)
 

@@ -78,5 +78,5 @@ def backward(
     **kwargs: object,
 ) -> object:
     """beta: what the gradient of an activation reads."""
-    problem = backward_problem(dy, x, gamma, dx, dgamma, dbeta, **kwargs)
+    problem = backward_problem(dy, x, gamma, beta, dx, dgamma, dbeta, **kwargs)
     return _call("HarnessBackward", problem, (dy, x, gamma, beta, mean, rstd, dx, dgamma, dbeta))

@@ -68,12 +68,13 @@ def forward_problem(x: Any, gamma: Any, beta: Any, y: Any, **kwargs: Any) -> Pro
 
 
 def backward_problem(
-    dy: Any, x: Any, gamma: Any, dx: Any, dgamma: Any, dbeta: Any, **kwargs: Any
+    dy: Any, x: Any, gamma: Any, beta: Any, dx: Any, dgamma: Any, dbeta: Any, **kwargs: Any
 ) -> Problem:
     out = make_problem(x, **kwargs)
     out.dy = type_of(dy)
-    if gamma is not None:
-        out.param = type_of(gamma)
+    for param in (gamma, beta):
+        if param is not None:
+            out.param = type_of(param)
     out.y = type_of(x if dx is None else dx)
     # The type of an output that is not wanted must not make the computation wider.
     out.dparam = TYPES["float32"]

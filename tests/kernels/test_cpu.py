@@ -91,6 +91,7 @@ def check(
     threads: int = 2,
     shift: int = 0,
     x: np.ndarray | None = None,
+    negative_slope: float = 1.0,
 ) -> dict[str, np.ndarray]:
     """Runs both passes, compares all outputs with the formulas, and returns them."""
     settings, shape = case
@@ -114,18 +115,27 @@ def check(
     mean = None if formula == "rms" else guarded(stats, stat_type)
     rstd = guarded(stats, stat_type)
     options = {**settings, "formula": formula, "epsilon": EPSILON, "threads": threads}
+    options["negative_slope"] = negative_slope
     cpu_library.forward(x, gamma, beta, y, mean, rstd, **options)()
     view = x.reshape(split)
-    expected = formulas.norm(view, gamma, beta, reduced, spanned, EPSILON, formula)
-    formulas.assert_close(y.reshape(split), expected[0], what="y")
+    meant = (view, gamma, beta, reduced, spanned, EPSILON, formula)
+    expected = formulas.norm(*meant)
+    size = np.sqrt(np.mean(expected[0] ** 2)) if negative_slope != 1.0 else None
+    activated = formulas.activated(expected[0], negative_slope)
+    formulas.assert_close(y.reshape(split), activated, what="y", size=size)
     if mean is not None:
         formulas.assert_close(mean, expected[1], what="mean")
     formulas.assert_close(rstd, expected[2], what="rstd")
 
     dx = guarded(shape, x_type, shift)
     dgamma, dbeta = guarded(param_shape, param_type), guarded(param_shape, param_type)
+    passed = dy.reshape(split)
+    if negative_slope != 1.0:
+        passed[formulas.near_zero(*meant)] = 0
+        passed = formulas.passed(passed, expected[0], negative_slope)
+        options["beta"] = beta
     cpu_library.backward(dy, x, gamma, mean, rstd, dx, dgamma, dbeta, **options)()
-    arguments = (dy.reshape(split), view, gamma, reduced, spanned, EPSILON, formula)
+    arguments = (passed, view, gamma, reduced, spanned, EPSILON, formula)
     sizes = formulas.gradient_sizes(*arguments)
     wanted = formulas.norm_gradient(*arguments)
     for name, got, right, size in zip(
@@ -203,15 +213,53 @@ def test_outputs_past_the_cache(case: tuple, dtype: np.dtype, rng: np.random.Gen
 
 @pytest.mark.parametrize("case", CASES, ids=named)
 def test_threads_do_not_change_the_bits(case: tuple) -> None:
-    first = check(case, np.random.default_rng(3), (F32, F32, F32), threads=1)
-    second = check(case, np.random.default_rng(3), (F32, F32, F32), threads=4)
-    for name in first:
-        np.testing.assert_array_equal(first[name], second[name], err_msg=name)
+    for slope in (1.0, 0.01):
+        first, second = (
+            check(case, np.random.default_rng(3), (F32, F32, F32), threads=n, negative_slope=slope)
+            for n in (1, 4)
+        )
+        for name in first:
+            np.testing.assert_array_equal(first[name], second[name], err_msg=name)
+
+
+SLOPES = [0.0, 0.01, -0.5, 2.0]
+
+
+@pytest.mark.parametrize("slope", SLOPES)
+@pytest.mark.parametrize("case", CASES, ids=named)
+def test_activations(case: tuple, slope: float, rng: np.random.Generator) -> None:
+    check(case, rng, (F32, F32, F32), negative_slope=slope)
+
+
+@pytest.mark.parametrize(
+    "types", [*((t, t, F64 if t == F64 else F32) for t in TYPES), *MIXED], ids=str
+)
+@pytest.mark.parametrize("case", CASES[1::4], ids=named)
+def test_activations_of_every_type(case: tuple, types: tuple, rng: np.random.Generator) -> None:
+    """y is rounded once, and dy times the slope not at all."""
+    check(case, rng, types, negative_slope=0.01)
+    check(case, rng, types, shift=1, negative_slope=0.0)
+
+
+@pytest.mark.parametrize("formula", ["center", "rms", "scale_only"])
+@pytest.mark.parametrize("params", [(True, False), (False, True), (False, False)], ids=str)
+@pytest.mark.parametrize("case", CASES[2::5], ids=named)
+def test_activations_of_formulas_and_absent_parameters(
+    case: tuple, params: tuple[bool, bool], formula: str, rng: np.random.Generator
+) -> None:
+    if formula == "rms" and "axis" not in case[0]:
+        formula = "center"
+    check(case, rng, (F32, F32, F32), formula, params, negative_slope=-0.5)
 
 
 @pytest.mark.parametrize("case", CASES[::2], ids=named)
 def test_in_place(case: tuple, rng: np.random.Generator) -> None:
-    settings, shape = case
+    for slope in (1.0, 0.01):
+        in_place({**case[0], "negative_slope": slope}, case, rng)
+
+
+def in_place(settings: dict, case: tuple, rng: np.random.Generator) -> None:
+    _, shape = case
     split, reduced, spanned = views(case)
     x = rng.standard_normal(shape).astype(F32)
     gamma = rng.standard_normal([split[a] for a in spanned]).astype(F32)
@@ -245,22 +293,21 @@ def hard_rows() -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     "layout", ["rows", "rows of 3", "rows of 17", "columns", "groups", "strips"]
 )
-def test_hard_inputs(name: str, layout: str, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("slope", [1.0, 0.01])
+def test_hard_inputs(name: str, layout: str, slope: float, rng: np.random.Generator) -> None:
     x = hard_rows()[name].astype(F32)
-    if layout == "rows":
-        check(({"axis": [-1]}, x.shape), rng, (F32, F32, F32), x=x)
-    elif layout.startswith("rows of "):
+    case: dict[str, object] = {"axis": [-1]}
+    if layout.startswith("rows of "):
         x = np.resize(x, (x.size // int(layout[8:]), int(layout[8:])))
-        check(({"axis": [-1]}, x.shape), rng, (F32, F32, F32), x=x)
     elif layout == "strips":
-        x = np.resize(x, (2, 257, 1024))
-        check(({"axis": [1]}, x.shape), rng, (F32, F32, F32), x=x)
+        case, x = {"axis": [1]}, np.resize(x, (2, 257, 1024))
     elif layout == "columns":
+        case = {"groups": -1, "channels_last": True}
         x = np.ascontiguousarray(x.T)[np.newaxis]
-        check(({"groups": -1, "channels_last": True}, x.shape), rng, (F32, F32, F32), x=x)
-    else:
+    elif layout == "groups":
+        case = {"groups": 2, "channels_last": True}
         x = np.ascontiguousarray(x.reshape(4, 4, 4097).transpose(0, 2, 1))
-        check(({"groups": 2, "channels_last": True}, x.shape), rng, (F32, F32, F32), x=x)
+    check((case, x.shape), rng, (F32, F32, F32), x=x, negative_slope=slope)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -71,6 +71,40 @@ def norm_gradient(
     return dx, np.sum(dy * plain, axis=drop), np.sum(dy, axis=drop)
 
 
+def activated(t: np.ndarray, negative_slope: float) -> np.ndarray:
+    """A leaky relu of t, what norm() gives: t where it is positive, else negative_slope * t; 0, not
+    NaN, for t = -inf and a slope of 0."""
+    with np.errstate(invalid="ignore"):
+        below = np.where((t <= 0) & (negative_slope == 0), 0.0, negative_slope * t)
+    return np.where(t > 0, t, below)
+
+
+def passed(dy: np.ndarray, t: np.ndarray, negative_slope: float) -> np.ndarray:
+    """What an activation's gradient hands to the norm."""
+    return np.asarray(dy).astype(np.float64) * np.where(t > 0, 1.0, negative_slope)
+
+
+def near_zero(
+    x: np.ndarray,
+    scale: np.ndarray | None,
+    offset: np.ndarray | None,
+    reduced: Sequence[int],
+    params: Sequence[int],
+    epsilon: float,
+    formula: str = "center",
+) -> np.ndarray:
+    """Where what norm() gives may have any sign, computed in float32 from the stored mean: a leaky
+    relu has no gradient there that could be compared."""
+    plain, _, mean, rstd = normalized(x, reduced, epsilon, formula)
+    t = oracle.affine(plain, scale, offset, tuple(params))
+    terms = np.abs(plain) + (np.abs(mean) * rstd if formula == "center" else 0.0)
+    if scale is not None:
+        terms = terms * np.abs(oracle.along(scale, x.shape, tuple(params)))
+    if offset is not None:
+        terms = terms + np.abs(oracle.along(offset, x.shape, tuple(params)))
+    return np.abs(t) <= 2.0**-21 * terms
+
+
 def statistics(
     x: np.ndarray, axis: Sequence[int], formula: str = "center", epsilon: float = 1e-3
 ) -> tuple[np.ndarray, np.ndarray]:
