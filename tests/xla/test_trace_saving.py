@@ -228,6 +228,8 @@ KINDS = [
     ("instance", {"data_format": "NC..."}),
     ("group", {"data_format": "N...C", "groups": 2}),
     ("group", {"data_format": "NC...", "groups": 3}),
+    ("instance", {"data_format": "NC...", "negative_slope": -0.5}),
+    ("group", {"data_format": "N...C", "groups": 3, "negative_slope": 0.0}),
 ]
 
 
@@ -255,7 +257,7 @@ def test_stock_functions_compute_what_the_ops_do(
         )
         rest = {} if kind == "rms" else {"mean": outputs[1]}
         if kind in ("instance", "group"):
-            rest["offset"] = []
+            rest["offset"] = [beta] if "negative_slope" in attributes else []
         dx, (dgamma,), (dbeta,) = getattr(ops, f"fused_{kind}_norm_grad")(
             dy=dy,
             x=x,
