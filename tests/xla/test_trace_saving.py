@@ -229,7 +229,7 @@ KINDS = [
     ("group", {"data_format": "N...C", "groups": 2}),
     ("group", {"data_format": "NC...", "groups": 3}),
     ("instance", {"data_format": "NC...", "negative_slope": -0.5}),
-    ("group", {"data_format": "N...C", "groups": 3, "negative_slope": 0.0}),
+    ("group", {"data_format": "N...C", "groups": 2, "negative_slope": 0.0}),
 ]
 
 
