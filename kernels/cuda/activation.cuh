@@ -17,14 +17,19 @@ bool Activated(const Problem& problem) {
 }
 
 // Whether there is one and the column kernels that keep x on the chip have it inside.
-inline bool ActivatedInside(const ForwardProblem& problem) {
+inline bool ActivatedOnChip(const ForwardProblem& problem) {
   return Activated(problem) && problem.geometry.layout == Layout::kColumns &&
          !problem.in_double() && (problem.y == problem.x || problem.x == DType::kFloat);
 }
-inline bool ActivatedInside(const BackwardProblem& problem) {
+
+// All kernels for columns have its gradient inside where parameters belong to columns,
+inline bool ActivatedInColumns(const BackwardProblem& problem) {
   return Activated(problem) && problem.geometry.layout == Layout::kColumns &&
-         problem.geometry.columns.s_stride == 0 && problem.formula == Formula::kCenter &&
-         !problem.in_double() && problem.dx == problem.x &&
+         problem.geometry.columns.s_stride == 0 && problem.formula == Formula::kCenter;
+}
+// those that keep x and dy on the chip for these types.
+inline bool ActivatedOnChip(const BackwardProblem& problem) {
+  return ActivatedInColumns(problem) && !problem.in_double() && problem.dx == problem.x &&
          (problem.dy == problem.x || MixedGradient(problem));
 }
 

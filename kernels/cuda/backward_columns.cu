@@ -1,5 +1,6 @@
 // Kernels: sums of each channel of each slab; the terms of each statistic; dgamma and dbeta; dx. x
 // and dy are read twice.
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/columns.cuh"
 #include "kernels/cuda/columns_sums.cuh"
 #include "kernels/cuda/kernels.cuh"
@@ -12,23 +13,33 @@ namespace {
 constexpr int kFinishColumns = 32;
 constexpr int kFinishRows = 8;
 
-template <typename A, int VEC>
+// With an activation behind the norm, dy is multiplied by its slope where t = e * scale + beta is
+// not positive.
+template <typename A, int VEC, bool ACTIVATED>
 __global__ void __launch_bounds__(kColumnThreads)
     SumsKernel(const __grid_constant__ ColumnShape shape, DType x_type, DType dy_type,
                DType param_type, DType stat_type, const BackwardBuffers buffers,
-               ChannelSums* partials) {
+               ChannelSums* partials, double negative_slope) {
   __shared__ ChannelSums shared[kColumnThreads * VEC];
   const ColumnPlace at(shape, VEC);
   A mean[VEC];
   A e_sum[VEC] = {};
   A dy_sum[VEC] = {};
   A dy_e_sum[VEC] = {};
+  A scale[ACTIVATED ? VEC : 1];
+  A beta[ACTIVATED ? VEC : 1];
   const bool live = at.channel < shape.channels;
 #pragma unroll
   for (int v = 0; v < VEC; ++v) {
-    mean[v] = live ? StoredMean<A>(buffers, stat_type,
-                                   at.n * shape.groups + (at.channel + v) / shape.depth)
-                   : A(0);
+    const int64_t stat = at.n * shape.groups + (at.channel + v) / shape.depth;
+    mean[v] = live ? StoredMean<A>(buffers, stat_type, stat) : A(0);
+    if constexpr (ACTIVATED) {
+      if (!live) continue;
+      const int64_t param = shape.ParamOf(0, at.channel + v);
+      scale[v] = LoadOne<A>(stat_type, buffers.rstd, stat) *
+                 ParamOr<A>(param_type, buffers.gamma, param, 1);
+      beta[v] = ParamOr<A>(param_type, buffers.beta, param, 0);
+    }
   }
   for (int64_t s = at.begin + threadIdx.y; live && s < at.end; s += kUnroll * blockDim.y) {
     A x[kUnroll][VEC];
@@ -51,7 +62,10 @@ __global__ void __launch_bounds__(kColumnThreads)
 #pragma unroll
       for (int v = 0; v < VEC; ++v) {
         const A e = x[j][v] - mean[v];
-        const A w = dy[j][v] * gamma;
+        A w = dy[j][v] * gamma;
+        if constexpr (ACTIVATED) {
+          if (!(fma(e, scale[v], beta[v]) > 0)) w *= static_cast<A>(negative_slope);
+        }
         e_sum[v] += e;
         dy_sum[v] += w;
         dy_e_sum[v] += w * e;
@@ -138,19 +152,23 @@ __global__ void __launch_bounds__(kFinishColumns* kFinishRows)
   if (dbeta != nullptr) StoreOne<double>(type, dbeta, param, sums[1]);
 }
 
-template <typename A, int VEC>
+template <typename A, int VEC, bool ACTIVATED>
 __global__ void __launch_bounds__(kColumnThreads)
     ApplyKernel(const __grid_constant__ ColumnShape shape, DType x_type, DType dy_type,
                 DType param_type, DType dx_type, const BackwardBuffers buffers,
-                const GradientTerms<A>* terms) {
+                const GradientTerms<A>* terms, double negative_slope) {
   const ColumnPlace at(shape, VEC);
   if (at.channel >= shape.channels) return;
   GradientTerms<A> t[VEC];
   A gamma[VEC];
+  A beta[ACTIVATED ? VEC : 1];
 #pragma unroll
   for (int v = 0; v < VEC; ++v) {
     t[v] = terms[at.n * shape.groups + (at.channel + v) / shape.depth];
     gamma[v] = ParamOr<A>(param_type, buffers.gamma, shape.ParamOf(0, at.channel + v), 1);
+    if constexpr (ACTIVATED) {
+      beta[v] = ParamOr<A>(param_type, buffers.beta, shape.ParamOf(0, at.channel + v), 0);
+    }
   }
   for (int64_t s = at.begin + threadIdx.y; s < at.end; s += kUnroll * blockDim.y) {
     A x[kUnroll][VEC];
@@ -175,6 +193,12 @@ __global__ void __launch_bounds__(kColumnThreads)
       A dx[VEC];
 #pragma unroll
       for (int v = 0; v < VEC; ++v) {
+        if constexpr (ACTIVATED) {
+          const A e = x[j][v] - t[v].high;
+          if (!(fma(e, t[v].rstd * gamma[v], beta[v]) > 0)) {
+            dy[j][v] *= static_cast<A>(negative_slope);
+          }
+        }
         dx[v] = t[v].rstd * (dy[j][v] * gamma[v] - t[v].w_mean -
                              ((x[j][v] - t[v].high) - t[v].low) * t[v].slope);
       }
@@ -197,7 +221,7 @@ int64_t PartialsBytes(const BackwardPlan& plan) {
   return Align16(layout.n * plan.slabs.count * layout.channels() * sizeof(ChannelSums));
 }
 
-template <typename A, int VEC>
+template <typename A, int VEC, bool ACTIVATED>
 Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, void* workspace,
                 void* stream) {
   const BackwardProblem& problem = plan.problem;
@@ -210,19 +234,20 @@ Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, void* 
   auto* lines =
       reinterpret_cast<XhatLine<A>*>(reinterpret_cast<char*>(terms) + Align16(TermsBytes(problem)));
   const unsigned blocks = static_cast<unsigned>(ColumnBlocks(shape));
-  NV_NORMS_RETURN_IF_ERROR(LaunchKernel("gradient sums of columns", SumsKernel<A, VEC>, blocks,
-                                        block, 0, 1, stream, shape, problem.x, problem.dy,
-                                        problem.param, problem.stat(), buffers, partials));
+  NV_NORMS_RETURN_IF_ERROR(LaunchKernel("gradient sums of columns", SumsKernel<A, VEC, ACTIVATED>,
+                                        blocks, block, 0, 1, stream, shape, problem.x, problem.dy,
+                                        problem.param, problem.stat(), buffers, partials,
+                                        problem.negative_slope));
   NV_NORMS_RETURN_IF_ERROR(LaunchKernel("gradient terms of columns", TermsKernel<A>,
                                         static_cast<unsigned>(problem.geometry.statistics), 32, 0,
                                         1, stream, shape, problem.formula, problem.param,
                                         problem.stat(), buffers,
                                         static_cast<const ChannelSums*>(partials), terms, lines));
   if (buffers.dx != nullptr) {
-    NV_NORMS_RETURN_IF_ERROR(LaunchKernel("normalization gradient of columns", ApplyKernel<A, VEC>,
-                                          blocks, block, 0, 1, stream, shape, problem.x, problem.dy,
-                                          problem.param, problem.dx, buffers,
-                                          static_cast<const GradientTerms<A>*>(terms)));
+    NV_NORMS_RETURN_IF_ERROR(
+        LaunchKernel("normalization gradient of columns", ApplyKernel<A, VEC, ACTIVATED>, blocks,
+                     block, 0, 1, stream, shape, problem.x, problem.dy, problem.param, problem.dx,
+                     buffers, static_cast<const GradientTerms<A>*>(terms), problem.negative_slope));
   }
   if (buffers.dgamma == nullptr && buffers.dbeta == nullptr) return Status();
   if (layout.s_stride != 0) {
@@ -268,12 +293,17 @@ Status LaunchBackwardColumns(const BackwardPlan& plan, const BackwardBuffers& bu
                        VectorAligned(buffers.x, problem.x, kColumnVector) &&
                        VectorAligned(buffers.dy, problem.dy, kColumnVector) &&
                        VectorAligned(buffers.dx, problem.dx, kColumnVector);
-  if (problem.in_double()) {
-    return vectors ? LaunchAs<double, kColumnVector>(plan, buffers, workspace, stream)
-                   : LaunchAs<double, 1>(plan, buffers, workspace, stream);
-  }
-  return vectors ? LaunchAs<float, kColumnVector>(plan, buffers, workspace, stream)
-                 : LaunchAs<float, 1>(plan, buffers, workspace, stream);
+  const auto launch = [&](auto* tag) {
+    using A = std::remove_pointer_t<decltype(tag)>;
+    if (ActivatedInColumns(problem)) {
+      return vectors ? LaunchAs<A, kColumnVector, true>(plan, buffers, workspace, stream)
+                     : LaunchAs<A, 1, true>(plan, buffers, workspace, stream);
+    }
+    return vectors ? LaunchAs<A, kColumnVector, false>(plan, buffers, workspace, stream)
+                   : LaunchAs<A, 1, false>(plan, buffers, workspace, stream);
+  };
+  return problem.in_double() ? launch(static_cast<double*>(nullptr))
+                             : launch(static_cast<float*>(nullptr));
 }
 
 }  // namespace cuda

@@ -1,4 +1,5 @@
 // Gradients of forward_columns_resident.cu's norms. See backward_columns_resident.cuh.
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/backward_columns_resident.cuh"
 #include "kernels/cuda/columns_sums.cuh"
 #include "kernels/cuda/kernels.cuh"
@@ -10,12 +11,13 @@ namespace {
 
 BackwardKernel KernelFor(const BackwardProblem& problem, bool streaming, bool rows) {
   if (rows) return RowSumsKernelFor(problem, streaming);
+  if (ActivatedOnChip(problem)) return ActivatedKernelFor(problem, streaming);
   return BackwardKernelOf(problem, [&](auto* x, auto* dy, auto* dx) -> BackwardKernel {
     using X = std::remove_pointer_t<decltype(x)>;
     using D = std::remove_pointer_t<decltype(dy)>;
     using Y = std::remove_pointer_t<decltype(dx)>;
-    if (streaming) return BackwardResidentKernel<X, D, Y, true, false>;
-    return BackwardResidentKernel<X, D, Y, false, false>;
+    if (streaming) return BackwardResidentKernel<X, D, Y, true, false, false>;
+    return BackwardResidentKernel<X, D, Y, false, false, false>;
   });
 }
 
@@ -37,6 +39,7 @@ int64_t ChannelBytes(const ColumnLayout& layout) {
 void PlanBackwardColumnsResident(BackwardPlan* plan) {
   const BackwardProblem& problem = plan->problem;
   if (!HasGradientKernel(problem) || !plan->want_dx) return;
+  if (ActivatedInColumns(problem) && !ActivatedOnChip(problem)) return;
   const ColumnLayout& layout = problem.geometry.columns;
   const int size = static_cast<int>(SizeOf(problem.x));
   const auto cut = [&](bool rows) {
@@ -44,7 +47,7 @@ void PlanBackwardColumnsResident(BackwardPlan* plan) {
       return reinterpret_cast<const void*>(KernelFor(problem, streaming, rows));
     };
     return CutStrips(layout, plan->device, size, BesideOf(problem), kGradientNumbers,
-                     sizeof(GradientTerms<float>), rows, kernel, &plan->strips);
+                     GradientColumnBytes(ActivatedOnChip(problem)), rows, kernel, &plan->strips);
   };
   const bool rows = layout.s_stride != 0 && plan->want_params && problem.dx == problem.x;
   if (!(rows && cut(true)) && !cut(false)) return;

@@ -36,7 +36,18 @@ struct GradientScratch {
     to += (4 * kColumnNumbers * shape.columns + 15) / 16 * 16;
     stats = reinterpret_cast<GradientTerms<float>*>(to);
   }
+
+  // Behind all others [2, columns], where there is an activation: the next unit's rstd * gamma, and
+  // its beta.
+  __device__ __forceinline__ float* Lines(const StripShape& shape) const {
+    return reinterpret_cast<float*>(stats + shape.columns);
+  }
 };
+
+// Of the last two arrays, for each column.
+inline int GradientColumnBytes(bool activated) {
+  return static_cast<int>(sizeof(GradientTerms<float>) + (activated ? 2 * sizeof(float) : 0));
+}
 
 struct PlainSums {
   __device__ __forceinline__ static void Encode(const double (&sums)[kGradientNumbers], double,
@@ -88,8 +99,10 @@ __device__ __forceinline__ void TermsOfColumns(const StripShape& shape, Formula 
 
 #if __CUDA_ARCH__ >= 800
 
-// ROWS: parameters belong to rows, and their gradients are wanted.
-template <typename X, typename D, typename Y, bool ROWS>
+// ROWS: parameters belong to rows, and their gradients are wanted. ACTIVATED: a leaky relu is
+// behind the norm. Its derivative is asked for where sums are taken, before the low part of the
+// mean is known, and again for dx: both times of t = e * rstd * gamma + beta.
+template <typename X, typename D, typename Y, bool ROWS, bool ACTIVATED>
 struct BackwardBody {
   static constexpr int kVec = kVectorBytes / sizeof(X);
   static constexpr int kBeside = kVec * sizeof(D);
@@ -100,6 +113,7 @@ struct BackwardBody {
     float gamma;
     float next_mean;
     float rstd;  // of statistic c
+    float2 next_line;
   };
 
   const StripShape& shape;
@@ -115,6 +129,7 @@ struct BackwardBody {
   int half = 0;  // of the means
   Column column;
   float first_mean;  // of column threadIdx.x, in the first unit
+  float2 first_line;
   float high[kVec];  // the stored mean
   float e_sum[kVec];
   float dy_sum[kVec];
@@ -124,6 +139,7 @@ struct BackwardBody {
   float slope[kVec];
   float shift[kVec];
   float offset[ROWS ? kVec : 1];  // xhat = (x - high) * scale + offset, where ROWS
+  float beta[ACTIVATED ? kVec : 1];
 
   __device__ __forceinline__ BackwardBody(const StripShape& shape, const StripPlace& place,
                                           const BackwardProblem& problem,
@@ -151,6 +167,16 @@ struct BackwardBody {
         buffers.mean)[FirstStat(StripUnit(shape, unit)) + StatOf(shape, c)];
   }
 
+  // rstd * gamma and beta.
+  __device__ __forceinline__ float2 LoadLine(int unit, int c) const {
+    if (unit >= shape.units) return make_float2(0, 0);
+    const StripUnit at(shape, unit);
+    const int64_t param = shape.ParamOf(ChannelOf(shape, at.strip, c));
+    const float rstd = static_cast<const float*>(buffers.rstd)[FirstStat(at) + StatOf(shape, c)];
+    return make_float2(rstd * ParamOr<float>(problem.param, buffers.gamma, param, 1),
+                       ParamOr<float>(problem.param, buffers.beta, param, 0));
+  }
+
   __device__ __forceinline__ Column LoadColumn(int unit, int c) const {
     const StripUnit at(shape, unit);
     Column out = {1, LoadMean(unit + shape.groups, c), 0};
@@ -161,11 +187,18 @@ struct BackwardBody {
     if (c < shape.stats()) {
       out.rstd = static_cast<const float*>(buffers.rstd)[FirstStat(at) + c];
     }
+    if constexpr (ACTIVATED) out.next_line = LoadLine(unit + shape.groups, c);
     return out;
   }
 
   __device__ __forceinline__ float* Means(int half) const {
     return scratch.means + half * shape.columns;
+  }
+
+  __device__ __forceinline__ void PutLine(int c, float2 line) const {
+    float* const lines = scratch.Lines(shape);
+    lines[c] = line.x;
+    lines[shape.columns + c] = line.y;
   }
 
   __device__ __forceinline__ void PutColumns(int unit) const {
@@ -176,12 +209,16 @@ struct BackwardBody {
       if (c >= kResidentThreads) put = LoadColumn(unit, c);
       scratch.gammas[c] = put.gamma;
       Means(half ^ 1)[c] = put.next_mean;
+      if constexpr (ACTIVATED) PutLine(c, put.next_line);
       if (c < shape.stats()) scratch.rstds[c] = put.rstd;
     }
   }
 
   __device__ __forceinline__ void Start() {
     first_mean = threadIdx.x < shape.columns ? LoadMean(place.group, threadIdx.x) : 0.0f;
+    if constexpr (ACTIVATED) {
+      if (threadIdx.x < shape.columns) first_line = LoadLine(place.group, threadIdx.x);
+    }
     if constexpr (ROWS) row_sums.Clear(shape);
   }
 
@@ -190,6 +227,9 @@ struct BackwardBody {
 #pragma unroll 1
     for (int c = threadIdx.x; c < shape.columns; c += kResidentThreads) {
       Means(0)[c] = c < kResidentThreads ? first_mean : LoadMean(place.group, c);
+      if constexpr (ACTIVATED) {
+        PutLine(c, c < kResidentThreads ? first_line : LoadLine(place.group, c));
+      }
     }
     __syncthreads();
   }
@@ -200,6 +240,11 @@ struct BackwardBody {
     for (int v = 0; v < kVec; ++v) {
       e_sum[v] = dy_sum[v] = dy_e_sum[v] = 0;
       high[v] = place.active ? Means(half)[place.vector * kVec + v] : 0.0f;
+      if constexpr (ACTIVATED) {
+        const float* const lines = scratch.Lines(shape) + place.vector * kVec + v;
+        scale[v] = place.active ? lines[0] : 0.0f;
+        beta[v] = place.active ? lines[shape.columns] : 0.0f;
+      }
     }
     out = (StripUnit(shape, unit).Base(shape) +
            static_cast<int64_t>(place.begin + place.row) * shape.width + place.vector) *
@@ -212,11 +257,12 @@ struct BackwardBody {
     LoadRows<kItems>(shape, place, problem.param, buffers.gamma, tile, items, 1, to);
   }
 
-  // Item j of a tile: x - mean, and dy.
+  // Item j of a tile: x - mean, and dy, or where ACTIVATED the gradient of t.
   __device__ __forceinline__ void Take(const uint4* from, int j, float (&e)[kVec],
                                        float (&w)[kVec]) const {
     using Layout = SlotLayout<kBeside>;
     using C = Chunk<kBeside>;
+    const auto negative_slope = static_cast<float>(problem.negative_slope);
     uint32_t x[4];
     uint32_t dy[4];
     Chunk<16>::Split(*Layout::X(from, j), x);
@@ -225,6 +271,9 @@ struct BackwardBody {
     for (int v = 0; v < kVec; ++v) {
       e[v] = To<float>::Of(Word<X>::Get(x, v)) - high[v];
       w[v] = To<float>::Of(Word<D>::Get(dy, v));
+      if constexpr (ACTIVATED) {
+        if (!(fmaf(e[v], scale[v], beta[v]) > 0)) w[v] *= negative_slope;
+      }
     }
   }
 
@@ -332,7 +381,7 @@ struct BackwardBody {
     for (int v = 0; v < kVec; ++v) {
       const int column = place.vector * kVec + v;
       const GradientTerms<float> terms = scratch.stats[StatOf(shape, column)];
-      scale[v] = terms.rstd * scratch.gammas[column];
+      if constexpr (!ACTIVATED) scale[v] = terms.rstd * scratch.gammas[column];
       slope[v] = terms.rstd * terms.slope;
       shift[v] = terms.low * slope[v] - terms.rstd * terms.w_mean;
       if constexpr (ROWS) {
@@ -364,7 +413,7 @@ struct BackwardBody {
 
 #endif  // __CUDA_ARCH__ >= 800
 
-template <typename X, typename D, typename Y, bool STREAMING, bool ROWS>
+template <typename X, typename D, typename Y, bool STREAMING, bool ROWS, bool ACTIVATED>
 __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
     BackwardResidentKernel(const __grid_constant__ StripShape shape,
                            const __grid_constant__ BackwardProblem problem,
@@ -373,7 +422,7 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
 #if __CUDA_ARCH__ >= 800
   extern __shared__ uint4 tiles[];
   const StripPlace place(shape);
-  using Body = BackwardBody<X, D, Y, ROWS>;
+  using Body = BackwardBody<X, D, Y, ROWS, ACTIVATED>;
   using Tiles = StripTiles<Body::kBeside>;
   uint4* scratch = tiles + shape.slots * (TileBytes(Body::kBeside) / kVectorBytes);
   Body body(shape, place, problem, buffers, outputs, scratch, workspace);
@@ -387,8 +436,9 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
 using BackwardKernel = void (*)(StripShape, BackwardProblem, BackwardBuffers, GradientOutputs,
                                 void*);
 
-// The kernel with ROWS, of a dx in x's type.
+// The kernels with ROWS and with ACTIVATED, of a dx in x's type.
 BackwardKernel RowSumsKernelFor(const BackwardProblem& problem, bool streaming);
+BackwardKernel ActivatedKernelFor(const BackwardProblem& problem, bool streaming);
 
 }  // namespace cuda
 }  // namespace nv_norms

@@ -14,9 +14,9 @@ BackwardKernel RowSumsKernelFor(const BackwardProblem& problem, bool streaming) 
     if constexpr (std::is_void_v<Y>) {
       return nullptr;
     } else if (streaming) {
-      return BackwardResidentKernel<X, D, Y, true, true>;
+      return BackwardResidentKernel<X, D, Y, true, true, false>;
     } else {
-      return BackwardResidentKernel<X, D, Y, false, true>;
+      return BackwardResidentKernel<X, D, Y, false, true, false>;
     }
   });
 }

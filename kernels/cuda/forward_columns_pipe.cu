@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/columns_pipe.h"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/pipe.cuh"
@@ -133,7 +134,7 @@ struct Turn {
   }
 };
 
-template <typename X, typename Y>
+template <typename X, typename Y, bool ACTIVATED>
 struct Pipe {
   static constexpr int kVec = kVectorBytes / sizeof(X);
 
@@ -624,6 +625,7 @@ struct Pipe {
     const int row = place / shape.vectors;
     const int step = 32 * kWriters / shape.vectors;
     const int64_t hop = static_cast<int64_t>(step) * shape.width * kVec;
+    const LeakyRelu<float> activation(problem.negative_slope);
     const int staying = shape.tiles - shape.streamed;
     Turn stay;
     Turn stream;
@@ -666,6 +668,10 @@ struct Pipe {
           float y[kVec];
 #pragma unroll
           for (int v = 0; v < kVec; ++v) y[v] = (Get(words[j], v) - high[v]) * scale[v] + shift[v];
+          if constexpr (ACTIVATED) {
+#pragma unroll
+            for (int v = 0; v < kVec; ++v) y[v] = activation(y[v]);
+          }
           StoreStrip<Y>(problem.y, buffers.y, to, y, false);
           to += hop;
         }
@@ -681,14 +687,14 @@ struct Pipe {
 
 #endif  // __CUDA_ARCH__ >= 900
 
-template <typename X, typename Y>
+template <typename X, typename Y, bool ACTIVATED>
 __global__ void __launch_bounds__(kPipeThreads, 1)
     ForwardPipeKernel(const __grid_constant__ PipeShape shape,
                       const __grid_constant__ ForwardProblem problem, const ForwardBuffers buffers,
                       void* workspace) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ uint4 shared[];
-  const Pipe<X, Y> pipe(shape, problem, buffers, shared, workspace);
+  const Pipe<X, Y, ACTIVATED> pipe(shape, problem, buffers, shared, workspace);
   if (threadIdx.x == 0) pipe.Open();
   pipe.Clear();
   const auto grid = cooperative_groups::this_grid();
@@ -721,17 +727,23 @@ __global__ void __launch_bounds__(kPipeThreads, 1)
 
 using PipeKernel = void (*)(PipeShape, ForwardProblem, ForwardBuffers, void*);
 
+template <bool ACTIVATED>
+PipeKernel PipeKernelOf(DType x, DType y) {
+  if (x == DType::kFloat) {
+    if (y == DType::kHalf) return ForwardPipeKernel<float, __half, ACTIVATED>;
+    if (y == DType::kBfloat16) return ForwardPipeKernel<float, __nv_bfloat16, ACTIVATED>;
+    return ForwardPipeKernel<float, float, ACTIVATED>;
+  }
+  if (x != y) return nullptr;
+  if (x == DType::kHalf) return ForwardPipeKernel<__half, __half, ACTIVATED>;
+  return ForwardPipeKernel<__nv_bfloat16, __nv_bfloat16, ACTIVATED>;
+}
+
 // Null: no kernel for these types.
 PipeKernel PipeKernelFor(const ForwardProblem& problem) {
   if (problem.in_double()) return nullptr;
-  if (problem.x == DType::kFloat) {
-    if (problem.y == DType::kHalf) return ForwardPipeKernel<float, __half>;
-    if (problem.y == DType::kBfloat16) return ForwardPipeKernel<float, __nv_bfloat16>;
-    return ForwardPipeKernel<float, float>;
-  }
-  if (problem.x != problem.y) return nullptr;
-  if (problem.x == DType::kHalf) return ForwardPipeKernel<__half, __half>;
-  return ForwardPipeKernel<__nv_bfloat16, __nv_bfloat16>;
+  return ActivatedOnChip(problem) ? PipeKernelOf<true>(problem.x, problem.y)
+                                  : PipeKernelOf<false>(problem.x, problem.y);
 }
 
 bool Cut(const ForwardPlan& plan, PipeShape* shape) {

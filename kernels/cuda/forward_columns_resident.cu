@@ -1,5 +1,6 @@
 // Instance and group norm, channels last, and layer norm over a middle axis: x is read once where a
 // strip of a sample fits into the shared memory of a group of blocks. See columns_resident.cuh.
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/columns_exchange.cuh"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -106,7 +107,7 @@ __device__ __forceinline__ void StatsOfColumns(const StripShape& shape,
 
 #if __CUDA_ARCH__ >= 800
 
-template <typename X, typename Y>
+template <typename X, typename Y, bool ACTIVATED>
 struct ForwardBody {
   static constexpr int kVec = kVectorBytes / sizeof(X);
   static constexpr int kItems = TileItems(0);
@@ -317,6 +318,7 @@ struct ForwardBody {
       LoadRows<kItems>(shape, place, problem.param, buffers.gamma, tile, items, 1, gamma);
       LoadRows<kItems>(shape, place, problem.param, buffers.beta, tile, items, 0, beta);
     }
+    const LeakyRelu<float> activation(problem.negative_slope);
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
       if (!FULL && j >= items) break;
@@ -327,6 +329,10 @@ struct ForwardBody {
 #pragma unroll
         for (int v = 0; v < kVec; ++v) y[v] = y[v] * gamma[j] + beta[j];
       }
+      if constexpr (ACTIVATED) {
+#pragma unroll
+        for (int v = 0; v < kVec; ++v) y[v] = activation(y[v]);
+      }
       StoreStrip<Y>(problem.y, buffers.y, to, y, shape.small_output);
       to += step;
     }
@@ -335,7 +341,7 @@ struct ForwardBody {
 
 #endif  // __CUDA_ARCH__ >= 800
 
-template <typename X, typename Y, bool STREAMING>
+template <typename X, typename Y, bool STREAMING, bool ACTIVATED>
 __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
     ForwardResidentKernel(const __grid_constant__ StripShape shape,
                           const __grid_constant__ ForwardProblem problem,
@@ -344,9 +350,10 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
   extern __shared__ uint4 tiles[];
   const StripPlace place(shape);
   uint4* scratch = tiles + shape.slots * (TileBytes(0) / kVectorBytes);
-  ForwardBody<X, Y> body(shape, place, problem, buffers, scratch, workspace);
+  using Body = ForwardBody<X, Y, ACTIVATED>;
+  Body body(shape, place, problem, buffers, scratch, workspace);
   const StripTiles<0> strip(shape, place, tiles, buffers.x, nullptr);
-  Walk<StripTiles<0>, ForwardBody<X, Y>> walk(strip, body);
+  Walk<StripTiles<0>, Body> walk(strip, body);
   walk.template Run<STREAMING, false>();
 #endif
 }
@@ -354,11 +361,16 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
 using ForwardKernel = void (*)(StripShape, ForwardProblem, ForwardBuffers, void*);
 
 ForwardKernel KernelFor(const ForwardProblem& problem, bool streaming) {
+  const bool activated = ActivatedOnChip(problem);
   return ForwardKernelOf(problem.x, problem.y, [&](auto* x, auto* y) -> ForwardKernel {
     using X = std::remove_pointer_t<decltype(x)>;
     using Y = std::remove_pointer_t<decltype(y)>;
-    if (streaming) return ForwardResidentKernel<X, Y, true>;
-    return ForwardResidentKernel<X, Y, false>;
+    if constexpr (!std::is_void_v<Y>) {
+      if (activated && streaming) return ForwardResidentKernel<X, Y, true, true>;
+      if (activated) return ForwardResidentKernel<X, Y, false, true>;
+    }
+    if (streaming) return ForwardResidentKernel<X, Y, true, false>;
+    return ForwardResidentKernel<X, Y, false, false>;
   });
 }
 

@@ -35,6 +35,16 @@ Status CurrentDevice(Device* device) {
   return Status();
 }
 
+namespace {
+
+// Whether the activation's gradient is a pass of its own, into the last part of the workspace.
+bool ActivatedApart(const BackwardPlan& plan) {
+  return Activated(plan.problem) &&
+         !(plan.kernel == Kernel::kColumns && ActivatedInColumns(plan.problem));
+}
+
+}  // namespace
+
 Status PlanForward(const ForwardProblem& problem, const Device& device, ForwardPlan* plan) {
   *plan = ForwardPlan();
   plan->problem = problem;
@@ -74,9 +84,7 @@ Status PlanBackward(const BackwardProblem& problem, const Device& device, bool w
       plan->workspace = Align16(TermsBytes(problem));
       break;
   }
-  // Last in the workspace: dy behind the activation, for kernels that have none inside. Which ones
-  // run depends on alignment, too, and is known when they are launched.
-  if (Activated(problem)) plan->workspace += ActivationGradientBytes(problem);
+  if (ActivatedApart(*plan)) plan->workspace += ActivationGradientBytes(problem);
   return Status();
 }
 
@@ -137,6 +145,14 @@ Status Launch(const ForwardPlan& plan, const ForwardBuffers& buffers, void* work
   if (!Activated(problem) || plan.kernel == Kernel::kNothing) {
     return LaunchNorm(plan, buffers, workspace, stream);
   }
+  if (plan.kernel == Kernel::kColumns && ActivatedOnChip(problem)) {
+    bool launched = false;
+    NV_NORMS_RETURN_IF_ERROR(LaunchForwardColumnsPipe(plan, buffers, workspace, stream, &launched));
+    if (launched) return Status();
+    NV_NORMS_RETURN_IF_ERROR(
+        LaunchForwardColumnsResident(plan, buffers, workspace, stream, &launched));
+    if (launched) return Status();
+  }
   NV_NORMS_RETURN_IF_ERROR(LaunchNorm(WithoutActivation(plan), buffers, workspace, stream));
   return LaunchActivation(problem, buffers.y, stream);
 }
@@ -144,7 +160,7 @@ Status Launch(const ForwardPlan& plan, const ForwardBuffers& buffers, void* work
 Status Launch(const BackwardPlan& plan, const BackwardBuffers& buffers, void* workspace,
               void* stream) {
   const BackwardProblem& problem = plan.problem;
-  if (!Activated(problem) || plan.kernel == Kernel::kNothing) {
+  if (plan.kernel == Kernel::kNothing || !ActivatedApart(plan)) {
     return LaunchNorm(plan, buffers, workspace, stream);
   }
   BackwardBuffers activated = buffers;
