@@ -76,7 +76,48 @@ def views(case: tuple, x: torch.Tensor) -> tuple:
     return {"groups": groups, "channels_last": last}, split, reduced, (channel, channel + 1)
 
 
-def reference(case: tuple, x, gamma, beta, dy, formula: str) -> dict:
+def activate(t: torch.Tensor, slope: float) -> torch.Tensor:
+    """t where it is positive, else slope * t; 0 times minus infinity is 0; NaN stays."""
+    below = slope * t if slope != 0 else torch.where(t.isnan(), t, torch.zeros_like(t))
+    return torch.where(t > 0, t, below)
+
+
+def rounds(slope: float) -> bool:
+    """Whether a number in few bits times the slope may need more of them."""
+    return slope != 0 and math.frexp(abs(slope))[0] != 0.5
+
+
+def clear_of_zero(case: tuple, x, gamma, beta, formula: str) -> None:
+    """Moves elements of x whose sign of t = xhat * gamma + beta is within rounding, in place.
+
+    There the activation has no derivative, and one element of the other sign would be seen in all
+    gradients. Within rounding is 2^-16 of the two summands, and what the mean loses in float32.
+    """
+    _, shape, reduced, params = views(case, x)
+    if math.prod(shape[a] for a in reduced) == 1:
+        return  # xhat is exactly 0
+    over = [n if a in params else 1 for a, n in enumerate(shape)]
+    g = 1.0 if gamma is None else gamma.double().reshape(over)
+    b = torch.zeros((), device="cuda", dtype=F64) if beta is None else beta.double().reshape(over)
+    for _ in range(60):
+        x64 = x.double().reshape(shape)
+        mean = x64.mean(reduced, keepdim=True)
+        mean = mean + (x64 - mean).mean(reduced, keepdim=True)
+        shift = torch.zeros_like(mean) if formula == "rms" else mean
+        rstd = 1 / torch.sqrt(((x64 - shift) ** 2).mean(reduced, keepdim=True) + EPSILON)
+        source = x64 - mean if formula == "center" else x64
+        part = source * (rstd * g)
+        bound = 2.0**-16 * (part.abs() + b.abs())
+        if formula == "center":
+            bound = bound + 2.0**-21 * (mean * rstd * g).abs()
+        near = ((part + b).abs() <= bound).reshape(x.shape)
+        if not bool(near.any()):
+            return
+        x += near.to(x.dtype)
+    raise AssertionError("no inputs without an element at the activation's kink")
+
+
+def reference(case: tuple, x, gamma, beta, dy, formula: str, slope: float = 1.0) -> dict:
     kwargs, shape, reduced, params = views(case, x)
     x64 = x.double().reshape(shape)
     over = [n if a in params else 1 for a, n in enumerate(shape)]
@@ -91,6 +132,9 @@ def reference(case: tuple, x, gamma, beta, dy, formula: str) -> dict:
     source = centered if formula == "center" else x64
     xhat = source * rstd
     d = dy.double().reshape(shape)
+    t = xhat * g + b
+    if slope != 1:
+        d = torch.where(t > 0, d, slope * d)
     w = d * g
     dx = w * rstd - rstd**3 * centered * (w * source).mean(reduced, keepdim=True)
     size = (w.abs() + centered.abs() * rstd * (w * xhat).abs().mean(reduced, keepdim=True)) * rstd
@@ -103,10 +147,9 @@ def reference(case: tuple, x, gamma, beta, dy, formula: str) -> dict:
     def sums(t: torch.Tensor) -> torch.Tensor:
         return (t.sum(others) if others else t).reshape(count)
 
-    y = xhat * g + b
-    rms_y = y.pow(2).mean().sqrt().expand(y.shape)
+    rms_t = t.pow(2).mean().sqrt().expand(t.shape)
     return {
-        "y": (y, rms_y),
+        "y": (activate(t, slope), max(1.0, abs(slope)) * rms_t),
         "mean": (mean, x64.abs().mean(reduced, keepdim=True)),
         "rstd": (rstd, rstd),
         "dx": (dx, size),
@@ -115,10 +158,13 @@ def reference(case: tuple, x, gamma, beta, dy, formula: str) -> dict:
     }
 
 
-def check(name: str, actual: torch.Tensor, expected: tuple, units: float) -> None:
+def check(
+    name: str, actual: torch.Tensor, expected: tuple, units: float, of_size: float = 0.0
+) -> None:
     value, size = (t.reshape(actual.shape) for t in expected)
     unit = 2.0**-49 if actual.dtype == F64 else 2.0**-23
     bound = units * unit * (value.abs() + size) + ULP[actual.dtype] * value.abs() + 2.0**-24
+    bound = bound + of_size * size
     error = ((actual.double() - value).abs() / bound).nan_to_num(nan=math.inf)
     worst = float(error.max()) if error.numel() else 0.0
     assert worst <= 1, f"{name}: {worst:.3g} times the error allowed"
@@ -137,7 +183,7 @@ def poisoned(shape, dtype):
 
 def run_case(
     case, dtype=F32, dy_type=None, param_type=F32, out_type=None, formula="center", mean=0.5,
-    misaligned=False, params=True, units=8.0, far=0.0, dx_type=None,
+    misaligned=False, params=True, units=8.0, far=0.0, dx_type=None, slope=1.0,
 ):  # fmt: skip
     torch.manual_seed(1234)
     shape = case[0]
@@ -152,41 +198,54 @@ def run_case(
     gamma = fresh((count,), param_type, misaligned=misaligned) if params else None
     beta = fresh((count,), param_type, misaligned=misaligned) if params else None
     stats = math.prod(n for a, n in enumerate(split) if a not in [r % len(split) for r in reduced])
+    # Where dy is multiplied in a pass of its own, that rounds to dy's type, as an op does.
+    of_size = ULP[dy_type] / 2 if rounds(slope) and slope != 1 and dy_type in (F16, BF16) else 0.0
+    if slope != 1:
+        clear_of_zero(case, x, gamma, beta, formula)
+        kwargs = {**kwargs, "negative_slope": slope}
+    forward = {"formula": formula, "epsilon": EPSILON, **kwargs}
+    backward = {"formula": formula, "beta": beta, **kwargs}
     results = []
     for _ in range(2):
         y = poisoned(shape, out_type)
         m = None if formula == "rms" else poisoned((stats,), stat_type)
         r = poisoned((stats,), stat_type)
-        call = library.forward(x, gamma, beta, y, m, r, formula=formula, epsilon=EPSILON, **kwargs)
+        call = library.forward(x, gamma, beta, y, m, r, **forward)
         call()
         dx, dgamma, dbeta = (
             poisoned(shape, dx_type),
             poisoned((count,), param_type),
             poisoned((count,), param_type),
         )
-        grad = library.backward(dy, x, gamma, m, r, dx, dgamma, dbeta, formula=formula, **kwargs)
+        grad = library.backward(dy, x, gamma, m, r, dx, dgamma, dbeta, **backward)
         grad()
         torch.cuda.synchronize()
         for c in (call, grad):
             assert bool((c.workspace[-16:] == 0x5A).all()), "written beyond the workspace"
         out = {"y": y, "rstd": r, "dx": dx, "dgamma": dgamma, "dbeta": dbeta}
         results.append(out if m is None else {**out, "mean": m})
-    expected = reference(case, x, gamma, beta, dy, formula)
+    expected = reference(case, x, gamma, beta, dy, formula, slope)
+    if slope == 0:
+        zero = expected["y"][0].reshape(shape) == 0
+        assert bool((results[0]["y"][zero] == 0).all())
+    gradients = ("dx", "dgamma", "dbeta")
     for name, value in results[0].items():
         narrow = dtype != F64 and value.dtype == F64
-        check(name, value.float() if narrow else value, expected[name], units)
+        extra = of_size if name in gradients else 0.0
+        check(name, value.float() if narrow else value, expected[name], units, extra)
         again = results[1][name]
         assert torch.equal(value, again), f"{name}: other bits the second time"
     if not SMALL:  # each output alone
-        for wanted in ("dx", "dgamma", "dbeta"):
+        for wanted in gradients:
             alone = poisoned(results[0][wanted].shape, results[0][wanted].dtype)
-            outputs = [alone if name == wanted else None for name in ("dx", "dgamma", "dbeta")]
-            library.backward(dy, x, gamma, m, r, *outputs, formula=formula, **kwargs)()
+            outputs = [alone if name == wanted else None for name in gradients]
+            library.backward(dy, x, gamma, m, r, *outputs, **backward)()
             check(
                 wanted,
                 alone.float() if dtype != F64 and alone.dtype == F64 else alone,
                 expected[wanted],
                 units,
+                of_size,
             )
 
 
@@ -313,3 +372,165 @@ def test_more_than_two_to_the_31_elements(case):
         expected = reference((one, *case[1:]), piece, None, None, piece, "center")
         check("y", y[n : n + 1], expected["y"], 8)
         check("dx", dx[n : n + 1], expected["dx"], 8)
+
+
+SLOPES = [0.0, 0.01, 0.3, -0.5, 2.0]
+# Rows by columns and by runs, columns, general layouts; odd sizes, channels fewer than a vector
+ACTIVATED = [
+    ((7, 100), [-1]), ((33, 257), [-1]), ((3, 9000), [-1]), ((70, 20000), [-1]), ((2, 70, 12), [1]),
+    ((2, 3, 4, 6), [0, 2]), ((3, 4, 2, 3, 2), [0, 2, 4]), ((2, 5, 3, 7), [1]),
+    ((2, 7, 5, 6), 2, True), ((2, 5, 12), 12, True), ((2, 95, 5), 5, True), ((2, 12, 5), 3, False),
+    ((3, 5, 7, 9), 5, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ACTIVATED, ids=str)
+@pytest.mark.parametrize("slope", [0.0, 0.3] if SMALL else SLOPES)
+def test_activation_of_every_layout(case, slope):
+    run_case(case, slope=slope)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [((7, 100), [-1]), ((2, 70, 12), [1]), ((2, 3, 4, 6), [0, 2]), ((2, 12, 5), 3, False)],
+    ids=str,
+)
+@pytest.mark.parametrize("param_type", [F16, F64], ids=str)
+@pytest.mark.parametrize("out_type", [F16, BF16, F32, F64], ids=str)
+@pytest.mark.parametrize("dtype", [F16, F32, F64], ids=str)
+def test_activation_of_every_type(case, dtype, out_type, param_type):
+    run_case(
+        case,
+        dtype,
+        dy_type=out_type,
+        param_type=param_type,
+        out_type=out_type,
+        units=16,
+        slope=-0.5,
+    )
+
+
+@pytest.mark.parametrize("case", [
+    ((7, 100), [-1]), ((2, 400, 12), [1]), ((2, 3, 4, 6), [0, 2]), ((2, 12, 5), 3, False),
+    ((2, 12, 4096), 3, False),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("settings", [
+    {"misaligned": True}, {"mean": 1e4}, {"mean": 1e6}, {"params": False}, {"formula": "rms"},
+    {"formula": "scale_only"}, {"dtype": F16, "misaligned": True}, {"dtype": F64},
+], ids=str)  # fmt: skip
+def test_activation_in_other_settings(case, settings):
+    run_case(case, slope=0.3, **settings)
+
+
+@pytest.mark.parametrize("case", [
+    ((0, 10), [-1]), ((10, 0), [-1]), ((2, 0, 8), 8, True), ((0, 5, 8), 8, True),
+    ((2, 8, 0), 8, False), ((2, 5, 0), 1, True),
+], ids=str)  # fmt: skip
+def test_activation_of_nothing(case):
+    kwargs, split, reduced, params = views(case, torch.empty(case[0], device="cuda"))
+    count = math.prod(split[a] for a in params)
+    stats = math.prod(n for a, n in enumerate(split) if a not in reduced)
+    x = torch.empty(case[0], device="cuda")
+    gamma, beta = fresh((count,), F32), fresh((count,), F32)
+    m, r = poisoned((stats,), F32), torch.zeros(stats, device="cuda")
+    library.forward(x, gamma, beta, x, m, r, negative_slope=0.3, **kwargs)()
+    dgamma, dbeta = poisoned((count,), F32), poisoned((count,), F32)
+    gradient = library.backward(
+        x, x, gamma, m, r, x, dgamma, dbeta, beta=beta, negative_slope=0.3, **kwargs
+    )
+    gradient()
+    assert bool(r.isnan().all())
+    assert bool((dgamma == 0).all()) and bool((dbeta == 0).all())
+
+
+def run_extremes(shape, channels_last, dtype, slope, misaligned=False):
+    """t is NaN, plus and minus infinity and 0 in a channel each; the others are as if alone."""
+    torch.manual_seed(7)
+    channels = shape[-1 if channels_last else 1]
+    case = (shape, channels, channels_last)
+    kwargs = {"groups": channels, "channels_last": channels_last, "negative_slope": slope}
+    x = fresh(shape, dtype, misaligned=misaligned)
+    gamma, beta = fresh((channels,), F32), fresh((channels,), F32)
+    gamma[3:9], beta[3:9] = 1.5, 0.25
+    clear_of_zero(case, x, gamma, beta, "center")
+    stats = shape[0] * channels
+
+    def run() -> tuple:
+        y, m, r = poisoned(shape, dtype), poisoned((stats,), F32), poisoned((stats,), F32)
+        library.forward(x, gamma, beta, y, m, r, epsilon=EPSILON, **kwargs)()
+        dx, dgamma = poisoned(shape, dtype), poisoned((channels,), F32)
+        dbeta = poisoned((channels,), F32)
+        library.backward(dy, x, gamma, m, r, dx, dgamma, dbeta, beta=beta, **kwargs)()
+        return y, dx, dgamma, dbeta
+
+    dy = fresh(shape, dtype, misaligned=misaligned)
+    at = [slice(None)] * len(shape)
+
+    def channel(t: torch.Tensor, c: int) -> torch.Tensor:
+        at[-1 if channels_last else 1] = c
+        return t[tuple(at)]
+
+    clean = run()
+    gamma[3] = math.nan
+    channel(x, 4)[1].view(-1)[5] = math.nan
+    beta[5] = -math.inf
+    beta[6] = math.inf
+    gamma[7] = beta[7] = 0
+    beta[8] = math.nan
+    y, dx, dgamma, dbeta = run()
+    d = dy.double()
+    others = tuple(a for a in range(len(shape)) if a != (len(shape) - 1 if channels_last else 1))
+    sums, sizes = d.sum(others), d.abs().sum(others)
+
+    def near(c: int, factor: float) -> bool:
+        # A pass of its own rounds every product to dy's type.
+        bound = (2.0**-20 + (ULP[dtype] if rounds(slope) else 0.0)) * float(sizes[c])
+        return abs(float(dbeta[c]) - factor * float(sums[c])) <= bound
+
+    for t, other in ((y, clean[0]), (dx, clean[1])):
+        for c in (0, 1, 2, 9, channels - 1):
+            assert torch.equal(channel(t, c), channel(other, c))
+        assert bool(channel(t, 3).isnan().all())
+        assert bool(channel(t, 4)[1].isnan().all()) and torch.equal(
+            channel(t, 4)[0], channel(other, 4)[0]
+        )
+    assert bool(dgamma[4].isnan()) and near(3, slope)
+    expected = 0.0 if slope == 0 else -slope * math.inf
+    assert bool((channel(y, 5) == expected).all()) and near(5, slope)
+    assert bool((channel(y, 6) == math.inf).all()) and near(6, 1.0)
+    assert bool((channel(y, 7) == 0).all()) and near(7, slope)  # t = 0 is not above 0
+    assert bool((channel(dx, 7) == 0).all())
+    assert bool(channel(y, 8).isnan().all()) and near(8, slope)
+    for c in (5, 6, 8):
+        assert bool(channel(dx, c).isfinite().all())
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.3, -0.5, 2.0])
+@pytest.mark.parametrize("dtype", [F32, F16], ids=str)
+@pytest.mark.parametrize("shape", [(2, 12, 40), (2, 12, 5000)], ids=str)
+def test_activation_of_extremes(shape, dtype, slope):
+    run_extremes(shape, False, dtype, slope)
+
+
+@pytest.mark.parametrize("case", [((7, 100), [-1]), ((2, 700, 32), 32, True)], ids=str)
+def test_a_slope_of_one_is_no_activation(case):
+    """The same bits, and no workspace for one."""
+    torch.manual_seed(8)
+    kwargs, split, reduced, params = views(case, torch.empty(case[0], device="cuda"))
+    count = math.prod(split[a] for a in params)
+    stats = math.prod(n for a, n in enumerate(split) if a not in [r % len(split) for r in reduced])
+    x, dy = fresh(case[0], F16), fresh(case[0], F16)
+    gamma, beta = fresh((count,), F32), fresh((count,), F32)
+    results = []
+    for one in ({}, {"negative_slope": 1.0}):
+        y, m, r = poisoned(case[0], F16), poisoned((stats,), F32), poisoned((stats,), F32)
+        library.forward(x, gamma, beta, y, m, r, **one, **kwargs)()
+        dx, dgamma = poisoned(case[0], F16), poisoned((count,), F32)
+        dbeta = poisoned((count,), F32)
+        call = library.backward(
+            dy, x, gamma, m, r, dx, dgamma, dbeta, beta=beta if one else None, **one, **kwargs
+        )
+        call()
+        results.append((y, dx, dgamma, dbeta, torch.tensor(call.workspace.numel())))
+    for a, b in zip(*results, strict=True):
+        assert torch.equal(a, b)

@@ -116,6 +116,69 @@ def test_misaligned_tensors(case, dtype):
     run_case(case, dtype, misaligned=True)
 
 
+@pytest.mark.parametrize("case", ALL, ids=str)
+@pytest.mark.parametrize("dtype", [F32, F16] if test_cuda.SMALL else [F32, F16, BF16, F64], ids=str)
+def test_activation_in_every_cut(case, dtype):
+    run_case(case, dtype, param_type=F64 if dtype == F64 else F32, slope=0.0)
+
+
+@pytest.mark.parametrize("case", [*SHAPES, *([] if test_cuda.SMALL else BEYOND)], ids=str)
+@pytest.mark.parametrize("slope", [0.3] if test_cuda.SMALL else test_cuda.SLOPES)
+def test_every_slope(case, slope):
+    run_case(case, slope=slope)
+
+
+@pytest.mark.parametrize("case", ALL, ids=str)
+@pytest.mark.parametrize("other", [F16, BF16], ids=str)
+def test_activation_of_mixed_precision_in_every_cut(case, other):
+    test_cuda.run_mixed(case, other, slope=0.5)
+
+
+@pytest.mark.parametrize("case", [((2, 700, 32), 32, True), ((2, 700, 32), 4, True)], ids=str)
+@pytest.mark.parametrize("out_type", [F16, BF16, F32], ids=str)
+@pytest.mark.parametrize("dy_type", [F16, F32], ids=str)
+@pytest.mark.parametrize("dtype", [F16, BF16, F32], ids=str)
+def test_activation_of_mixed_types(case, dtype, dy_type, out_type):
+    run_case(case, dtype, dy_type=dy_type, out_type=out_type, param_type=F16, slope=2.0)
+
+
+@pytest.mark.parametrize("case", [
+    ((2, 700, 32), 32, True), ((2, 20000, 64), 8, True), ((2, 64, 3), 3, True), MIDDLE[1],
+    *([] if test_cuda.SMALL else BEYOND),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("settings", [
+    {"misaligned": True}, {"mean": 1e4}, {"mean": 1e6}, {"params": False}, {"formula": "rms"},
+    {"formula": "scale_only"}, {"param_type": BF16}, {"dtype": F16, "misaligned": True},
+    {"dtype": BF16, "slope": 0.01}, {"dtype": F16, "params": False, "slope": -0.5},
+], ids=str)  # fmt: skip
+def test_activation_in_other_settings(case, settings):
+    run_case(case, **{"slope": 0.3, **settings})
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.3, -0.5, 2.0])
+@pytest.mark.parametrize("dtype", [F32, F16], ids=str)
+@pytest.mark.parametrize("shape", [
+    (3, 700, 24), *([] if test_cuda.SMALL else [(2, 40000, 32), (4, 300001, 32)]),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("misaligned", [False, True])
+def test_activation_of_extremes(shape, dtype, slope, misaligned):
+    test_cuda.run_extremes(shape, True, dtype, slope, misaligned)
+
+
+def test_the_activation_of_columns_takes_no_workspace():
+    """It is inside all of their gradient's kernels, aligned or not, on the chip or not."""
+    for dtype in (F32, F16, F64):
+        x = torch.zeros((2, 700, 32), dtype=dtype, device="cuda")
+        stats = torch.zeros(64, dtype=F64 if dtype == F64 else F32, device="cuda")
+        sizes = [
+            library.backward(
+                x, x, None, stats, stats, x, None, None, groups=32, negative_slope=slope
+            ).workspace.numel()
+            for slope in (1.0, 0.0)
+        ]
+        assert sizes[1] - sizes[0] < x.numel() * x.element_size() // 2
+
+
 def forward(x, groups):
     stats = torch.full((x.shape[0] * groups,), math.nan, device="cuda")
     rstd = torch.full_like(stats, math.nan)

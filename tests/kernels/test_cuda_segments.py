@@ -102,6 +102,20 @@ def test_no_parameters(case):
     run_case(case, params=False)
 
 
+@pytest.mark.parametrize(
+    "case", [*CUTS, ((1, 3, 90000), 3, False), ((3, 5, 7, 9), 5, False)], ids=str
+)
+@pytest.mark.parametrize("slope", [0.0] if test_cuda.SMALL else test_cuda.SLOPES)
+@pytest.mark.parametrize("dtype", [F32, F16], ids=str)
+def test_activation(case, dtype, slope):
+    run_case(case, dtype, slope=slope)
+
+
+@pytest.mark.parametrize("case", CUTS, ids=str)
+def test_activation_of_mixed_precision(case):
+    test_cuda.run_mixed(case, BF16, slope=0.3)
+
+
 def forward(x, groups):
     stats = torch.full((x.shape[0] * groups,), math.nan, device="cuda")
     rstd = torch.full_like(stats, math.nan)
