@@ -1,12 +1,17 @@
 """Instance and group norm, channels last and first: these kernels beside a copy and PyTorch.
 
 usage: python benchmarks/kernels/columns.py [--out FOLDER] [--quick] [--compile] [--seconds N]
+       [--slope A] [--shapes WORD...]
        [--dtypes float32 float16 bfloat16 float32:float16 float32:bfloat16]
 
 One GPU, one run. Times are medians of milliseconds with a cold L2. Writes columns.csv, columns.md
 and, with matplotlib, columns.png into FOLDER. "of copy": the bytes that must be moved (forward
 twice, backward three times x) by the time, as a part of the copy's bytes per second. PyTorch:
 group_norm (and instance_norm) in the better of its two layouts, whichever layout ours is.
+
+--slope A: with a leaky relu behind the norm, too: as these kernels do it ("activated"), and as the
+norm and an op of its own ("apart"; PyTorch's, which reads and writes as little as one can: y in
+place, and dy from dy and y).
 """
 
 from __future__ import annotations
@@ -39,6 +44,7 @@ FIELDS = [
     "dtype", "shape", "groups", "layout", "megabytes", "copy", "forward", "forward_of_copy",
     "backward", "backward_of_copy", "torch_forward", "torch_backward", "compile_forward",
 ]  # fmt: skip
+ACTIVATED = ["forward_activated", "forward_apart", "backward_activated", "backward_apart"]
 
 
 class Timer:
@@ -62,13 +68,15 @@ class Timer:
         return statistics.median(begin.elapsed_time(end) for begin, end in events)
 
 
-def ours(timer: Timer, x, dy, groups: int, last: bool) -> dict:
+def ours(timer: Timer, x, dy, groups: int, last: bool, slope: float | None = None) -> dict:
     """Of x and dx in x's type, y and dy in dy's."""
     layout = {"groups": groups, "channels_last": last}
-    return times(timer, x, dy, x.shape[-1 if last else 1], x.shape[0] * groups, layout)
+    return times(timer, x, dy, x.shape[-1 if last else 1], x.shape[0] * groups, layout, slope)
 
 
-def times(timer: Timer, x, dy, channels: int, stats: int, layout: dict) -> dict:
+def times(
+    timer: Timer, x, dy, channels: int, stats: int, layout: dict, slope: float | None = None
+) -> dict:
     gamma, beta = (torch.randn(channels, device="cuda") for _ in range(2))
     mean = torch.empty(stats, device="cuda")
     rstd, dgamma, dbeta = torch.empty_like(mean), torch.empty_like(gamma), torch.empty_like(gamma)
@@ -80,6 +88,27 @@ def times(timer: Timer, x, dy, channels: int, stats: int, layout: dict) -> dict:
     other = dy.element_size() / x.element_size()
     out["forward_of_copy"] = (1 + other) / 2 * out["copy"] / out["forward"]
     out["backward_of_copy"] = (2 + other) / 2 * out["copy"] / out["backward"]
+    if slope is None:
+        return out
+    relu = {**layout, "negative_slope": slope}
+    activated = library.forward(x, gamma, beta, y, mean, rstd, epsilon=EPSILON, **relu)
+    out["forward_activated"] = timer(activated)
+    gradient = library.backward(dy, x, gamma, mean, rstd, dx, dgamma, dbeta, beta=beta, **relu)
+    out["backward_activated"] = timer(gradient)
+
+    def forward_apart() -> None:
+        forward()
+        functional.leaky_relu_(y, slope)
+
+    out["forward_apart"] = timer(forward_apart)
+    behind = torch.empty_like(dy)
+    apart = library.backward(behind, x, gamma, mean, rstd, dx, dgamma, dbeta, **layout)
+
+    def backward_apart() -> None:
+        torch.ops.aten.leaky_relu_backward.grad_input(dy, y, slope, True, grad_input=behind)
+        apart()
+
+    out["backward_apart"] = timer(backward_apart)
     return out
 
 
@@ -129,7 +158,7 @@ def measure(timer: Timer, shape: tuple, dtypes: str, options) -> list[dict]:
         x = torch.randn(dims, device="cuda", dtype=dtype)
         if not last and not options.quick and other == dtype:
             peers = pytorch(timer, x, groups, options.compile)
-        row = ours(timer, x, torch.randn_like(x, dtype=other), groups, last)
+        row = ours(timer, x, torch.randn_like(x, dtype=other), groups, last, options.slope)
         row["dtype"], row["groups"] = dtypes, groups
         row["shape"] = "x".join(map(str, (n, *spatial, channels)))
         row["layout"] = "N...C" if last else "NC..."
@@ -153,14 +182,14 @@ def measure_middle(timer: Timer, shape: tuple, dtypes: str) -> dict:
     return row
 
 
-def markdown(rows: list[dict]) -> str:
-    lines = ["| " + " | ".join(FIELDS) + " |", "|---" * len(FIELDS) + "|"]
+def markdown(rows: list[dict], fields: list[str]) -> str:
+    lines = ["| " + " | ".join(fields) + " |", "|---" * len(fields) + "|"]
     for row in rows:
-        cells = [row.get(field, "") for field in FIELDS]
+        cells = [row.get(field, "") for field in fields]
         cells = [
             f"{cell:.2f}" if field.endswith("of_copy") else f"{cell:.4g}"
             if isinstance(cell, float) else str(cell)
-            for field, cell in zip(FIELDS, cells, strict=True)
+            for field, cell in zip(fields, cells, strict=True)
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
@@ -198,33 +227,44 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="no peers")
     parser.add_argument("--compile", action="store_true", help="torch.compile too (slow to start)")
+    parser.add_argument("--slope", type=float, help="time a leaky relu behind the norm, too")
+    parser.add_argument("--shapes", nargs="+", help="only these, such as 2x128x128x128x32")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no shape after this time")
     options = parser.parse_args()
     head = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}"
+    fields = FIELDS + (ACTIVATED if options.slope is not None else [])
+
+    def chosen(shape: tuple) -> bool:
+        return not options.shapes or "x".join(map(str, shape)) in options.shapes
+
     timer = Timer()
     started = time.monotonic()
     rows = []
     for dtypes in options.dtypes:
         for shape in SHAPES:
+            if not chosen((shape[0], *shape[1], shape[2])):
+                continue
             if time.monotonic() - started > options.seconds:
                 print("out of time before", dtypes, shape)
                 continue
             rows += measure(timer, shape, dtypes, options)
             for r in rows[-2:]:
                 print(r["dtype"], r["shape"], r["layout"], f"{r['forward_of_copy']:.2f}",
-                      f"{r['backward_of_copy']:.2f}", flush=True)  # fmt: skip
+                      f"{r['backward_of_copy']:.2f}",
+                      *(f"{name} {r[name]:.4f}" for name in ("forward", "backward", *ACTIVATED)
+                        if options.slope is not None), flush=True)  # fmt: skip
         for shape in MIDDLE:
-            if time.monotonic() - started > options.seconds:
+            if time.monotonic() - started > options.seconds or not chosen(shape):
                 continue
             rows.append(r := measure_middle(timer, shape, dtypes))
             print(r["dtype"], r["shape"], r["layout"], f"{r['forward_of_copy']:.2f}",
                   f"{r['backward_of_copy']:.2f}", flush=True)  # fmt: skip
     options.out.mkdir(parents=True, exist_ok=True)
     with open(options.out / "columns.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
+        writer = csv.DictWriter(file, fields)
         writer.writeheader()
         writer.writerows(rows)
-    (options.out / "columns.md").write_text(f"{head}\n\n{markdown(rows)}")
+    (options.out / "columns.md").write_text(f"{head}\n\n{markdown(rows, fields)}")
     try:
         plot(rows, options.out / "columns.png")
     except ImportError:
