@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "plugin/activations/take_in.h"
 #include "plugin/casts/take_in.h"
 #include "plugin/edit.h"
 #include "plugin/edit_steps.h"
@@ -304,10 +305,20 @@ struct Work {
   std::vector<int> anchors;  // by ascending order
   bool layouts = false;      // Transposes beside fused normalizations
   bool casts = false;        // Casts beside fused normalizations
+  bool activations = false;  // activations behind fused normalizations
 
   bool wants_shapes() const { return !anchors.empty() || layouts; }
-  bool none() const { return !wants_shapes() && !casts; }
+  bool none() const { return !wants_shapes() && !casts && !activations; }
 };
+
+// Those of `nodes` that a GPU will run: on a CPU an activation of its own costs what it costs
+// inside.
+std::function<bool(int)> GpuNodes(const GraphView& view, const std::function<bool(int)>& nodes) {
+  return [&view, &nodes](int node) {
+    const std::string& device = view.def(node).device();
+    return !device.empty() && OnDevice(device, "GPU") && nodes(node);
+  };
+}
 
 Work WorkIn(GraphView* graph, const RemapperOptions& options, const std::function<bool(int)>& nodes,
             const std::function<bool(int)>& keep) {
@@ -324,8 +335,10 @@ Work WorkIn(GraphView* graph, const RemapperOptions& options, const std::functio
             [&](int a, int b) { return view.order(a) < view.order(b); });
   work.layouts = options.layouts && fused && HasLayoutTransposes(view);
   // After fusions they are looked for in any case.
-  work.casts =
-      fused && work.anchors.empty() && WouldTakeInCasts(graph, nodes, keep, options.compiled);
+  if (fused && work.anchors.empty()) {
+    work.casts = WouldTakeInCasts(graph, nodes, keep, options.compiled);
+    work.activations = WouldTakeInActivations(graph, GpuNodes(view, nodes), keep);
+  }
   return work;
 }
 
@@ -348,7 +361,8 @@ bool MayHoldNormalizations(const tensorflow::GraphDef& graph, const std::string&
   for (const auto& node : graph.node()) {
     root = root || MayBeAnchor(node.op());
     fused = fused || IsFusedNorm(node.op());
-    beside = beside || node.op() == "Transpose" || node.op() == "Cast";
+    beside =
+        beside || node.op() == "Transpose" || node.op() == "Cast" || MayBeActivation(node.op());
   }
   return root || (fused && beside) || NothingToDo(graph, name);
 }
@@ -394,6 +408,11 @@ absl::StatusOr<bool> Remap(const tensorflow::GraphDef& graph, TF_GrapplerItem* i
   }
   // Only now: layouts change with a Cast's tensor in the narrow type, if that is the cheaper one.
   changed = TakeInCasts(&view, &shapes, nodes, keep, options.compiled) || changed;
+  if (TakeInActivations(&view, &shapes, GpuNodes(view, nodes), keep, records)) {
+    changed = true;
+    // Of the activation's output.
+    TakeInCasts(&view, &shapes, nodes, keep, options.compiled);
+  }
   if (changed) view.Compact();
   const auto fused = std::count_if(records->begin(), records->end(),
                                    [](const Record& r) { return r.reason == Reason::kNone; });

@@ -19,6 +19,7 @@ struct Record {
   std::vector<std::string> inputs, outputs;
   std::vector<int> axes;
   double epsilon = 0;
+  double negative_slope = 1;  // of the activation inside; 1: none
   int transposes_before = 0, transposes_after = 0;
   std::string dtype, device, graph;
 };

@@ -122,7 +122,8 @@ class Finder {
       if (slot.role != Role::kX) continue;
       if (IsFusedGradient(view_.op(slot.norm))) {
         const auto& inputs = view_.inputs(slot.norm);
-        const size_t first = 2 + view_.GetInt(slot.norm, "num_scale", 0);
+        const size_t first =
+            2 + view_.GetInt(slot.norm, "num_scale", 0) + view_.GetInt(slot.norm, "num_offset", 0);
         for (size_t i = first; i < inputs.size(); ++i) {
           if (!changes(inputs[i].node)) return false;
         }

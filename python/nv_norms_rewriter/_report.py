@@ -40,6 +40,8 @@ class Record:
         gradient: for a tape outside of a function, and in loops and branches. (That gradient is
         not found but made, when it is asked for.)
       transposes: for a layout, the Transposes of its region before and after.
+      negative_slope: of the LeakyRelu that is computed inside the fused op (0: a Relu), whose
+        output is then in outputs; 1 where there is none.
     """
 
     kind: str
@@ -56,6 +58,7 @@ class Record:
     graph: str
     where: str = "graph"
     transposes: tuple[int, int] = (0, 0)
+    negative_slope: float = 1.0
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Record:
@@ -182,8 +185,14 @@ class Report(Sequence[Record]):
 
 def _verdict(r: Record) -> str:
     if r.kind != "layout":
-        return "fused"
+        return "fused" + _activation(r)
     return f"{r.transposes[1]} Transposes instead of {r.transposes[0]}"
+
+
+def _activation(r: Record) -> str:
+    if r.negative_slope == 1:
+        return ""
+    return " with relu" if r.negative_slope == 0 else f" with leaky_relu({r.negative_slope:g})"
 
 
 def _listed(counts: dict[str, int]) -> str:
