@@ -213,6 +213,10 @@ class Edit:
                 waited.append((op, list(op.control_inputs)))
                 _set_controls(op, wanted)
             self._replace_outputs()
+            if self._left:
+                for op, index, tensor in self._readers_beside():
+                    done.append((op, index, op.inputs[index]))
+                    op._update_input(index, tensor)
         except BaseException:
             for op, index, old in reversed(done):
                 op._update_input(index, old)
@@ -339,6 +343,33 @@ class Edit:
         same = len(wanted) == len(now) and all(a is b for a, b in zip(wanted, now, strict=True))
         return None if same else wanted
 
+    def _readers_beside(self) -> Iterator[tuple[tf.Operation, int, tf.Tensor]]:
+        """What the ops of a norm that is left out shall read instead of what they do.
+
+        What they read may be what another norm's ops gave, which would then be computed twice.
+        """
+        outputs = [t.op for t in self._graph.outputs if t.graph is self._graph]
+        needed = _with_sources([*outputs, *self._graph.control_outputs])
+        for name, made in self._made.items():
+            old = self._old(name)
+            if made is None or old is None or made is old:
+                continue
+            readers = [op for op in set(old.outputs[0].consumers()) if op in needed]
+            readers = [op for op in readers if self._is_left(op.name)]
+            if not readers or old.outputs[0].dtype != made.outputs[0].dtype:
+                continue
+            above = _with_sources([made])
+            for op in readers:
+                for index, tensor in enumerate(op.inputs):
+                    if tensor is old.outputs[0] and op not in above:
+                        yield op, index, made.outputs[0]
+
+    def _is_left(self, name: str) -> bool:
+        """Whether the op is one that the graph of after has not, or has made of something else."""
+        if name not in self._after:
+            return True
+        return self._is_changed(name) and self._made.get(name) is None
+
     def _replace_outputs(self) -> None:
         graph = self._graph
         replaced: dict[int, tf.Tensor] = {}
@@ -353,6 +384,18 @@ class Edit:
             )
         if any(self._made.get(op.name) is not None for op in graph.control_outputs):
             graph.control_outputs = [self._made.get(op.name) or op for op in graph.control_outputs]
+
+
+def _with_sources(ops: Iterable[tf.Operation]) -> set[tf.Operation]:
+    """These ops and all that they need."""
+    found = set(ops)
+    waiting = list(found)
+    while waiting:
+        op = waiting.pop()
+        new = {tensor.op for tensor in op.inputs}.union(op.control_inputs) - found
+        found |= new
+        waiting += new
+    return found
 
 
 def _set_controls(op: tf.Operation, wanted: list[tf.Operation]) -> None:

@@ -79,8 +79,12 @@ def test_some_are_left_to_xla(
     report = nv_norms_rewriter.report()
     assert (len(report.fused), len(report.refused)) == (6 - 2 * len(left), 2 * len(left))
     assert all((r.reason, r.detail) == ("left_to_xla", "It does not pay.") for r in report.refused)
-    made = [op.type for op in function.get_concrete_function(x).graph.get_operations()]
+    graph = function.get_concrete_function(x).graph
+    made = [op.type for op in graph.get_operations()]
     assert made.count("FusedLayerNorm") == made.count("FusedLayerNormGrad") == 3 - len(left)
+    # Nothing is computed both ways.
+    needed = [op.type for op in _trace_graph._with_sources(t.op for t in graph.outputs)]
+    assert needed.count("Rsqrt") == needed.count("RsqrtGrad") == len(left)
 
 
 @pytest.mark.parametrize("choice,expected", [("all", 3), ("none", 0)])
