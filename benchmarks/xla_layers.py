@@ -1,6 +1,6 @@
 """Single normalizations inside functions that XLA compiles: XLA's own code against the fused ops.
 
-Usage: python benchmarks/xla_layers.py [--what seeds groups neighbours] [--seconds N] [--out FILE]
+Usage: python benchmarks/xla_layers.py [--what seeds groups activations] [--seconds N] [--out FILE]
 
 `python benchmarks/xla_rule.py gpu FILE` then writes the table by which the rewriter decides.
 
@@ -20,6 +20,7 @@ import dataclasses
 import functools
 import math
 import pathlib
+import re
 import statistics
 import time
 from collections.abc import Callable
@@ -36,7 +37,7 @@ VOLUMES = [(2, 128, 128, 128, 32), (4, 64, 64, 64, 64), (8, 64, 64, 64, 128), (8
 UNET = [(2, 96, 96, 96, 32), (2, 48, 48, 48, 64), (2, 24, 24, 24, 128), (2, 12, 12, 12, 256)]
 # BERT-base 32 x 512; ConvNeXtTiny's first and last stage at 64 images; a wide decoder.
 MODELS = [(16384, 768), (200704, 96), (3136, 768), (8192, 4096)]
-WHAT = ("seeds", "groups", "neighbours", "kinds")
+WHAT = ("seeds", "groups", "neighbours", "kinds", "activations")
 # ResNet-like and diffusion models with 32 groups.
 IMAGES = [(32, 56, 56, 256), (8, 64, 64, 320), (4, 128, 128, 128)]
 
@@ -46,7 +47,8 @@ class Case:
     """A layer and what is around it.
 
     kind: "layer", "rms", "instance" or "group 32", the last two with " first" for channels first.
-    neighbours: of "", "residual", "activation", "both".
+    neighbours: of "", "residual", "activation", "both"; "activation inside" and "both inside" if
+      the fused op is to compute the activation, too: a leaky_relu after an instance or group norm.
     """
 
     kind: str
@@ -70,24 +72,34 @@ def cases(what: str, small: bool) -> list[Case]:
             for near in ("", "residual", "activation", "both"):
                 found += [Case("layer", s, "bfloat16", backward, near) for s in MODELS]
                 found += [Case("layer", s, "float32", backward, near) for s in MODELS[:2]]
-            for near in ("", "activation", "residual"):
+            for near in ("", "residual"):
                 found += [Case("instance", s, "bfloat16", backward, near) for s in UNET]
                 found += [Case("instance", s, "float32", backward, near) for s in UNET[:1]]
         if what == "kinds":
             for near in ("", "residual"):
                 found += [Case("rms", s, t, backward, near) for t in types for s in MODELS[::3]]
-            for near in ("", "activation"):
-                found += [Case("group 32", s, "bfloat16", backward, near) for s in IMAGES]
-                found += [Case("group 32", IMAGES[0], "float32", backward, near)]
-                found += [Case("group 32 first", first(IMAGES[0]), "bfloat16", backward, near)]
-                found += [
-                    Case("instance first", first(s), "bfloat16", backward, near) for s in UNET[:2]
-                ]
+            found += by_channel(backward, "")
             found += [Case("instance first", first(UNET[0]), "float32", backward)]
             found += [Case("layer", (65536, 250), t, backward) for t in types]
+        if what == "activations":
+            for near in ("activation inside", "activation"):
+                found += [Case("instance", s, "bfloat16", backward, near) for s in UNET]
+                found += [Case("instance", UNET[0], "float32", backward, near)]
+                found += by_channel(backward, near)
+            found += [Case("instance", s, "bfloat16", backward, "both inside") for s in UNET[:2]]
+            found += [Case("group 32", s, "bfloat16", backward, "both inside") for s in IMAGES[:2]]
     if small:
         found = [dataclasses.replace(c, shape=tiny(c)) for c in found]
     return [dataclasses.replace(c, links=links(c)) for c in found]
+
+
+def by_channel(backward: bool, near: str) -> list[Case]:
+    """Group norms, and instance norms channels first."""
+    found = [Case("group 32", s, "bfloat16", backward, near) for s in IMAGES]
+    found += [Case("group 32", IMAGES[0], "float32", backward, near)]
+    found += [Case("group 32 first", first(IMAGES[0]), "bfloat16", backward, near)]
+    found += [Case("instance first", first(s), "bfloat16", backward, near) for s in UNET[:2]]
+    return found
 
 
 def first(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -129,6 +141,10 @@ def make_layer(case: Case) -> keras.layers.Layer:
     return layer
 
 
+def has_residual(case: Case) -> bool:
+    return case.neighbours.partition(" ")[0] in ("residual", "both")
+
+
 def function(case: Case) -> Callable[..., Any]:
     """A compiled function of x, a residual and the gradient of the result."""
     layer = make_layer(case)
@@ -136,10 +152,12 @@ def function(case: Case) -> Callable[..., Any]:
 
     def chain(x: tf.Tensor, residual: tf.Tensor) -> tf.Tensor:
         for _ in range(case.links):
-            x = x + residual if case.neighbours in ("residual", "both") else x
+            x = x + residual if has_residual(case) else x
             x = layer(x)
-            if case.neighbours in ("activation", "both"):
-                x = tf.nn.gelu(x) if case.kind == "layer" else tf.nn.leaky_relu(x, 0.01)
+            if case.neighbours.endswith("inside"):
+                x = tf.nn.leaky_relu(x, 0.01)
+            elif case.neighbours in ("activation", "both"):
+                x = tf.nn.gelu(x) if case.kind == "layer" else tf.nn.silu(x)
             x = barrier(x)
         return x
 
@@ -221,7 +239,7 @@ def check(case: Case, run: dict[str, Callable[..., Any]]) -> float:
 
 def bytes_of(case: Case) -> int:
     """What has to move at least: forward x, y, and the residual; backward dy, x, dx."""
-    tensors = (2 + (case.neighbours in ("residual", "both"))) + (3 if case.backward else 0)
+    tensors = (2 + has_residual(case)) + (3 if case.backward else 0)
     return tensors * tf.TensorShape(case.shape).num_elements() * tf.as_dtype(case.dtype).size
 
 
@@ -233,11 +251,24 @@ def trace(case: Case) -> dict[str, Callable[..., Any]]:
         nv_norms_rewriter.clear_report()
         specs = [tf.TensorSpec(case.shape, case.dtype)] * 3
         found[way] = function(case).get_concrete_function(*specs)
-        count = len(nv_norms_rewriter.report().fused)
+        slopes = slopes_in(found[way].graph)
         expected = (2 if case.backward else 1) * case.links if way == "fused" else 0
-        if count != expected:
-            print(f"{case}: {count} of {expected} normalizations fused")
+        if len(slopes) != expected:
+            print(f"{case}, {way}: {len(slopes)} of {expected} normalizations fused")
+        inside = sum(slope != 1 for slope in slopes)
+        expected *= case.neighbours.endswith("inside")
+        if inside != expected and tf.config.list_logical_devices("GPU"):
+            print(f"{case}, {way}: {inside} of {expected} activations inside")
     return found
+
+
+def slopes_in(graph: Any) -> list[float]:
+    """Of the leaky_relu in each fused op of a graph: 1 is none."""
+    fused = [op for op in graph.get_operations() if re.fullmatch(r"Fused\w+Norm(Grad)?", op.type)]
+    return [
+        op.get_attr("negative_slope") if "negative_slope" in op.node_def.attr else 1.0
+        for op in fused
+    ]
 
 
 def main() -> None:

@@ -78,6 +78,10 @@ def _norm(graph: Any, group: list[dict[str, Any]], node: Any, device_type: str) 
     if x is not None and x.shape.rank is not None:
         shape = tuple(x.shape.as_list())
     named = record["device"].rpartition("device:")[2].partition(":")[0]
+    slope = record["negative_slope"]
+    readers = _readers(y)
+    if slope == 0.0:  # its gradient, which is inside, too
+        readers = tuple(reader for reader in readers if reader != "ReluGrad")
     return _xla_rule.Norm(
         kind=record["kind"],
         gradient="" if not gradients else "fused" if all(gradients) else "stock",
@@ -90,7 +94,8 @@ def _norm(graph: Any, group: list[dict[str, Any]], node: Any, device_type: str) 
         ),
         device_type=named or device_type,
         producer=_producer(x),
-        readers=_readers(y),
+        readers=readers,
+        activation_inside=slope != 1.0,
     )
 
 

@@ -8,11 +8,14 @@ from . import _process, _saving
 
 # One of these takes the inverse root in every normalization.
 _ROOTS = frozenset({"Rsqrt", "Sqrt", "Pow", "FusedBatchNormV3"})
+# What fused ops beside them take in.
+_TAKEN_IN = frozenset({"Cast", "LeakyRelu", "Relu"})
 
 
 def is_of_interest(types: set[str]) -> bool:
-    """Whether ops of these types may be a normalization, or a fused one with Casts beside it."""
-    return not types.isdisjoint(_ROOTS) or ("Cast" in types and not types.isdisjoint(_fused_ops()))
+    """Whether ops of these types may be a normalization, or a fused one and what it takes in."""
+    taken_in = not types.isdisjoint(_TAKEN_IN) and not types.isdisjoint(_fused_ops())
+    return taken_in or not types.isdisjoint(_ROOTS)
 
 
 def _fused_ops() -> frozenset[str]:

@@ -44,6 +44,9 @@ _ELEMENTWISE = frozenset((
 ))
 # fmt: on
 
+# Where nothing with the activation inside was measured.
+_OUTSIDE = frozenset(("activation inside", "both inside"))
+
 _BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
@@ -63,6 +66,7 @@ class Norm:
       device_type: "CPU" or "GPU", where the function will probably run.
       producer: the op that computes x ("AddV2"), behind casts and views.
       readers: the ops that read y, behind casts and views.
+      activation_inside: whether y comes out of an activation that the fused op computes, too.
     """
 
     kind: str
@@ -75,6 +79,7 @@ class Norm:
     device_type: str
     producer: str
     readers: tuple[str, ...]
+    activation_inside: bool = False
 
 
 class Measured(NamedTuple):
@@ -85,7 +90,8 @@ class Measured(NamedTuple):
       layout: "rows" (the last axis), "channels last" or "channels first".
       bytes: to an element of x.
       gradient: whether the gradient was computed, too.
-      neighbours: elementwise ops around it: "", "residual" (before), "activation" (after), "both".
+      neighbours: elementwise ops around it: "", "residual" (before), "activation" (after), "both";
+        "activation inside", "both inside" where the fused op computes the one after it.
       run: innermost elements that lie together: a row, the channels, or a channel's positions.
       size: how many elements share a mean.
       elements: of x.
@@ -134,6 +140,9 @@ def why_left(norm: Norm) -> str:
     if case.elements < least:
         return f"fewer than {least} elements: inside XLA on a {case.device} calls take that time"
     nearest = _nearest(case, (Measured(*line) for line in MEASURED[case.device]))
+    if nearest is None and case.neighbours in _OUTSIDE:
+        # At least as good as with the activation outside.
+        return why_left(dataclasses.replace(norm, readers=("LeakyRelu",), activation_inside=False))
     if nearest is None:
         return f"nothing like it was measured inside XLA on a {case.device} ({_described(case)})"
     if nearest.speedup >= _least(case):
@@ -215,6 +224,8 @@ def _case(norm: Norm) -> _Case:
     device = "GPU" if norm.device_type == "GPU" else "CPU"
     residual = norm.producer in _ELEMENTWISE
     activation = bool(norm.readers) and _ELEMENTWISE.issuperset(norm.readers)
+    # With one more op after an activation, XLA computes both with the norm, and the fused op one.
+    inside = " inside" if norm.activation_inside and not activation else ""
     return _Case(
         device=device,
         kind=norm.kind,
@@ -226,7 +237,8 @@ def _case(norm: Norm) -> _Case:
             (True, False): "residual",
             (False, True): "activation",
             (True, True): "both",
-        }[residual, activation],
+        }[residual, activation or norm.activation_inside]
+        + inside,
         aligned=_is_aligned(run * bytes_, device),
         size=size,
         elements=elements,
@@ -245,6 +257,8 @@ def _described(case: _Case) -> str:
         "residual": "elementwise ops before",
         "activation": "elementwise ops after",
         "both": "elementwise ops on both sides",
+        "activation inside": "an activation inside",
+        "both inside": "elementwise ops before, an activation inside",
     }
     return ", ".join(filter(None, [*words, near[case.neighbours]]))
 

@@ -12,6 +12,7 @@ from traced import ROOT
 from nv_norms_rewriter import _xla_rule
 
 # Near enough to what was measured to read, far enough from it to be told apart.
+V48, V12 = 2 * 48**3 * 64, 2 * 12**2 * 64
 TABLE = (
     ("layer_norm", "rows", 4, True, "", 768, 768, 16384 * 768, 1.65, "16384 x 768"),
     ("layer_norm", "rows", 4, True, "residual", 768, 768, 16384 * 768, 1.35, "16384 x 768"),
@@ -21,7 +22,33 @@ TABLE = (
     ("layer_norm", "rows", 2, True, "", 100, 100, 10**8, 0.99, "1000000 x 100"),
     ("instance_norm", "channels last", 4, False, "", 32, 96**3, 2 * 96**3 * 32, 1.18, "96"),
     ("instance_norm", "channels last", 4, False, "", 256, 24**3, 2 * 24**3 * 256, 0.88, "24"),
-    ("instance_norm", "channels last", 2, False, "", 64, 48**3, 2 * 48**3 * 64, 1.12, "48"),
+    ("instance_norm", "channels last", 2, False, "", 64, 48**3, V48, 1.12, "48"),
+    ("instance_norm", "channels last", 2, False, "activation", 64, 48**3, V48, 0.8, "48"),
+    ("instance_norm", "channels last", 2, False, "activation", 64, 12**2, V12, 1.4, "12"),
+    (
+        "instance_norm",
+        "channels last",
+        2,
+        False,
+        "activation inside",
+        64,
+        48**3,
+        V48,
+        1.3,
+        "48",
+    ),
+    (
+        "instance_norm",
+        "channels last",
+        2,
+        False,
+        "both inside",
+        64,
+        48**3,
+        V48,
+        1.2,
+        "48",
+    ),
     ("group_norm", "channels first", 4, False, "", 16 * 56**2, 16 * 56**2, 10**7, 1.3, "56"),
     ("rms_norm", "rows", 4, False, "", 512, 512, 512 * 512, 0.95, "512 x 512"),
     ("rms_norm", "rows", 4, False, "", 512, 512, 65536 * 512, 1.5, "65536 x 512"),
@@ -61,6 +88,7 @@ HALF = {"dtype": "bfloat16"}
 LAST = FORWARD | {"data_format": "N...C"}
 FIRST = FORWARD | {"data_format": "NC..."}
 CPU = {"device_type": "CPU"}
+INSIDE = LAST | HALF | {"activation_inside": True}
 
 
 @pytest.mark.usefixtures("table")
@@ -76,6 +104,10 @@ CPU = {"device_type": "CPU"}
         ("instance_norm", (2, 96, 96, 96, 32), (-4, -3, -2), LAST),
         ("instance_norm", (None, 90, 90, 90, 48), (-4, -3, -2), LAST),
         ("group_norm", (2, 256, 56, 56), (1, 2, 3), FIRST | {"groups": 16}),
+        ("instance_norm", (2, 48, 48, 48, 64), (1, 2, 3), INSIDE),
+        ("instance_norm", (2, 48, 48, 48, 64), (1, 2, 3), INSIDE | {"readers": ()}),
+        ("instance_norm", (2, 48, 48, 48, 64), (1, 2, 3), INSIDE | {"producer": "AddV2"}),
+        ("instance_norm", (2, 12, 12, 64), (1, 2), INSIDE),  # as if it were outside
         ("layer_norm", (512, 768), (-1,), CPU),
         ("layer_norm", (512, 767), (-1,), CPU),
         ("layer_norm", (100_000, 12), (-1,), CPU),
@@ -95,6 +127,7 @@ def test_what_was_measured_to_pay_is_fused(
 NOT_MEASURED = "nothing like it was measured"
 
 
+# fmt: off
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize(
     "kind,shape,axes,changed,why",
@@ -126,11 +159,29 @@ NOT_MEASURED = "nothing like it was measured"
         ("instance_norm", (2, 24, 24, 24, 256), (1, 2, 3), LAST, "0.88 times as fast"),
         ("instance_norm", (None, None, None, None, 32), (1, 2, 3), LAST, "0.88 times as fast"),
         ("instance_norm", (2, 48, 48, 48, 64), (1, 2, 3), LAST | HALF, "1.12 times as fast"),
+        (
+            "instance_norm", (2, 48, 48, 48, 64), (1, 2, 3), LAST | HALF | {"readers": ("Relu",)},
+            "0.80 times as fast",
+        ),
+        (  # one more op after it, which XLA computes with the norm
+            "instance_norm", (2, 48, 48, 48, 64), (1, 2, 3), INSIDE | {"readers": ("AddV2",)},
+            "0.80 times as fast",
+        ),
+        (
+            "instance_norm", (2, 12, 12, 64), (1, 2), INSIDE | {"producer": "AddV2"},
+            f"{NOT_MEASURED} inside XLA on a GPU (instance_norm, channels last, 2 bytes to an "
+            "element, forward, elementwise ops on both sides)",
+        ),
+        (
+            "instance_norm", (2, 96, 96, 96, 32), (1, 2, 3), INSIDE | {"dtype": "float32"},
+            NOT_MEASURED,
+        ),
         ("instance_norm", (2, 32, 96, 96, 96), (2, 3, 4), FIRST, NOT_MEASURED),
         ("group_norm", (2, 56, 56, 256), (1, 2, 3), LAST | {"groups": 16}, NOT_MEASURED),
         ("group_norm", (2, 256, 56, 56), (1, 2, 3), FIRST | {"groups": 1}, NOT_MEASURED),
     ],
 )
+# fmt: on
 def test_the_others_are_left_with_a_reason(
     kind: str, shape: Any, axes: tuple[int, ...], changed: dict[str, Any], why: str
 ) -> None:
@@ -166,8 +217,9 @@ def test_each_measured_case_decides_itself(device: str, m: _xla_rule.Measured) -
         axes,
         dtype=dtype,
         gradient="fused" if m.gradient else "",
-        producer="AddV2" if m.neighbours in ("residual", "both") else "MatMul",
+        producer="AddV2" if m.neighbours.startswith(("residual", "both")) else "MatMul",
         readers=("Tanh",) if m.neighbours in ("activation", "both") else ("MatMul",),
+        activation_inside=m.neighbours.endswith("inside"),
         data_format=data_format,
         groups=groups,
         device_type=device,
