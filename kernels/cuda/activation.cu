@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kVec = 8;
+constexpr int kBatch = 2;  // vectors of a run that a thread asks for at once
 constexpr int64_t kMaxBlocks = 1 << 20;
 
 unsigned BlocksFor(int64_t count) {
@@ -75,9 +76,10 @@ struct ElementPlace {
   int64_t param = 0;
   int64_t left = 1;  // elements of the last axis from this one on
 
-  __device__ __forceinline__ ElementPlace(const Geometry& geometry, int64_t index) {
+  // Of element `index` of the first `rank` axes.
+  __device__ __forceinline__ ElementPlace(const Geometry& geometry, int rank, int64_t index) {
 #pragma unroll 1
-    for (int i = geometry.rank - 1; i >= 0; --i) {
+    for (int i = rank - 1; i >= 0; --i) {
       const Axis& axis = geometry.axes[i];
       int64_t at;
       index = Divide(index, axis.size, &at);
@@ -119,7 +121,7 @@ __global__ void __launch_bounds__(kThreads)
     A dy[kVec];
     Load(problem.x, buffers.x, i, count, whole, x);
     Load(problem.dy, buffers.dy, i, count, whole, dy);
-    const ElementPlace first(geometry, i);
+    const ElementPlace first(geometry, geometry.rank, i);
     const bool run = first.left >= kVec;
     const bool same = run && last.stat_stride == 0 && last.param_stride == 0;
     ElementLine<A> line(problem, buffers, first.stat, first.param);
@@ -130,7 +132,7 @@ __global__ void __launch_bounds__(kThreads)
           line = ElementLine<A>(problem, buffers, first.stat + v * last.stat_stride,
                                 first.param + v * last.param_stride);
         } else {
-          const ElementPlace place(geometry, i + v);
+          const ElementPlace place(geometry, geometry.rank, i + v);
           line = ElementLine<A>(problem, buffers, place.stat, place.param);
         }
       }
@@ -138,6 +140,67 @@ __global__ void __launch_bounds__(kThreads)
     }
     Store(problem.dy, to, i, count, whole, dy);
   });
+}
+
+// The same where elements with equal parameters and statistics come in runs of whole vectors, such
+// as instance and group norm channels first have them: a warp to a piece of a run. The gradient of
+// norm and activation, float16, 4 x 64 x 64^3, H200: by the kernel above 0.325 ms, by this one
+// 0.242.
+template <typename A>
+__global__ void __launch_bounds__(kThreads, sizeof(A) == 8 ? 2 : 3)
+    RunsGradientKernel(const __grid_constant__ BackwardProblem problem,
+                       const BackwardBuffers buffers, void* to, int64_t pieces) {
+  constexpr int kHop = 32 * kVec;
+  const Geometry& geometry = problem.geometry;
+  const A slope = static_cast<A>(problem.negative_slope);
+  const int64_t length = geometry.axes[geometry.rank - 1].size;
+  const int64_t count = geometry.elements / length * pieces;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * (kThreads / 32);
+  for (int64_t i = blockIdx.x * int64_t{kThreads / 32} + threadIdx.x / 32; i < count; i += step) {
+    int64_t piece;
+    const int64_t run = Divide(i, pieces, &piece);
+    const int64_t begin = piece * (kBatch * kHop) + threadIdx.x % 32 * kVec;  // in the run
+    const int64_t at = run * length + begin;
+    Bits<A, kVec> x_bits[kBatch];
+    Bits<A, kVec> dy_bits[kBatch];
+    Typed<A>::Call(problem.x, [&](auto* tag) {
+      using T = std::remove_pointer_t<decltype(tag)>;
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        if (begin + b * kHop < length) {
+          LoadBits(static_cast<const T*>(buffers.x) + at + b * kHop, &x_bits[b]);
+        }
+      }
+    });
+    Typed<A>::Call(problem.dy, [&](auto* tag) {
+      using T = std::remove_pointer_t<decltype(tag)>;
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        if (begin + b * kHop < length) {
+          LoadBits(static_cast<const T*>(buffers.dy) + at + b * kHop, &dy_bits[b]);
+        }
+      }
+    });
+    const ElementPlace place(geometry, geometry.rank - 1, run);
+    const ElementLine<A> line(problem, buffers, place.stat, place.param);
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      if (begin + b * kHop >= length) break;
+      A x[kVec];
+      A dy[kVec];
+      Typed<A>::Call(problem.x, [&](auto* tag) {
+        ConvertBits<std::remove_pointer_t<decltype(tag)>>(x_bits[b], x);
+      });
+      Typed<A>::Call(problem.dy, [&](auto* tag) {
+        ConvertBits<std::remove_pointer_t<decltype(tag)>>(dy_bits[b], dy);
+      });
+#pragma unroll
+      for (int v = 0; v < kVec; ++v) {
+        if (!((x[v] - line.mean) * line.scale + line.beta > 0)) dy[v] *= slope;
+      }
+      StoreVector<A, kVec>(problem.dy, to, at + b * kHop, dy);
+    }
+  }
 }
 
 }  // namespace
@@ -163,8 +226,19 @@ Status LaunchActivationGradient(const BackwardProblem& problem, const BackwardBu
   const bool vectors = VectorAligned(buffers.x, problem.x, kVec) &&
                        VectorAligned(buffers.dy, problem.dy, kVec) &&
                        VectorAligned(to, problem.dy, kVec);
+  const char* name = "gradient of a normalization's activation";
+  const Geometry& geometry = problem.geometry;
+  const Axis last = geometry.rank > 0 ? geometry.axes[geometry.rank - 1] : Axis();
+  if (vectors && last.stat_stride == 0 && last.param_stride == 0 && last.size % kVec == 0) {
+    const int64_t pieces = CeilDiv(last.size, 32 * kVec * kBatch);
+    const int64_t blocks = CeilDiv(geometry.elements / last.size * pieces, kThreads / 32);
+    return LaunchKernel(
+        name, problem.in_double() ? RunsGradientKernel<double> : RunsGradientKernel<float>,
+        static_cast<unsigned>(std::min(kMaxBlocks, blocks)), kThreads, 0, 1, stream, problem,
+        buffers, to, pieces);
+  }
   return LaunchKernel(
-      "gradient of a normalization's activation",
+      name,
       problem.in_double() ? ActivationGradientKernel<double> : ActivationGradientKernel<float>,
       BlocksFor(problem.geometry.elements), kThreads, 0, 1, stream, problem, buffers, to, vectors);
 }
