@@ -110,6 +110,30 @@ NORMS: dict[str, tuple[Callable, int]] = {
 }
 
 
+def _activated(make: Callable, activation: Callable) -> Callable:
+    return lambda x, z, gamma, beta: activation(make(x, z, gamma, beta))
+
+
+def _leaky(y):
+    return tf.nn.leaky_relu(y, 0.25)
+
+
+def _activated_twice(x, z, gamma, beta):
+    a = _leaky(_moments([1, 2])(x, z, gamma, beta))
+    return tf.nn.relu(_groups(a + z, z, gamma, beta))
+
+
+# Norms with an activation behind them that goes into the op on a GPU.
+ACTIVATED: dict[str, tuple[Callable, int]] = {
+    "instance, relu": (_activated(_moments([1, 2]), tf.nn.relu), 4),
+    "instance, leaky_relu": (_activated(_batch_normalization([1, 2]), _leaky), 4),
+    "groups, leaky_relu": (_activated(_groups, _leaky), 4),
+    "GroupNormalization, relu": (_activated(NORMS["GroupNormalization"][0], tf.nn.relu), 4),
+    "InstanceNormalization, relu": (_activated(NORMS["InstanceNormalization"][0], tf.nn.relu), 4),
+    "two": (_activated_twice, 4),
+}
+
+
 def _with_gradients(function: Callable) -> Callable:
     def train(x, z, gamma, beta):
         arguments = [x, z, gamma, beta]
@@ -123,9 +147,10 @@ def _with_gradients(function: Callable) -> Callable:
 
 
 @functools.cache
-def source(name: str, train: bool, known: bool, optimized: bool) -> Source:
-    """One of NORMS; with its gradients; with a known batch; as TensorFlow's optimizer leaves it."""
-    function, rank = NORMS[name]
+def source(name: str, train: bool, known: bool, optimized: bool, activated: bool = False) -> Source:
+    """A norm by its name; with its gradients; with a known batch; as TensorFlow's optimizer leaves
+    it; one of ACTIVATED, not of NORMS."""
+    function, rank = (ACTIVATED if activated else NORMS)[name]
     shape = _SHAPES[rank]
     shapes = [shape, shape, shape[-1:], shape[-1:]]
     given = (shape if known else (None, *shape[1:]),) * 2 + (shape[-1:],) * 2
@@ -240,6 +265,13 @@ def _other_dimensions(place: Place) -> bool:
     return True
 
 
+def _another_slope(place: Place) -> bool:
+    if place.node.op not in ("LeakyRelu", "LeakyReluGrad"):
+        return False
+    place.node.attr["alpha"].f = place.pick([0.0, -0.25, 1.0, 0.5])
+    return True
+
+
 _CHANGES = (
     _another_op,
     _another_number,
@@ -266,12 +298,13 @@ def _in_order(graph: tf.compat.v1.GraphDef) -> list[str]:
     return list(order)
 
 
-def change(graph: tf.compat.v1.GraphDef, rng: np.random.Generator) -> str:
+def change(graph: tf.compat.v1.GraphDef, rng: np.random.Generator, activated: bool = False) -> str:
     """Changes one thing in a graph; what, in words."""
     names, nodes = _in_order(graph), by_name(graph)
+    changes = (*_CHANGES, _another_slope) if activated else _CHANGES
     while True:
         number = int(rng.integers(len(names)))
-        kind = _CHANGES[int(rng.integers(len(_CHANGES)))]
+        kind = changes[int(rng.integers(len(changes)))]
         before = str(nodes[names[number]])
         if kind(Place(graph, nodes[names[number]], names[:number], rng)):
             return f"{kind.__name__} at {before}"

@@ -51,6 +51,10 @@ def test_captured_norms_are_fused(name: str) -> None:
         assert all(len(r.outputs) == (1 if direction == "forward" else 3) for r in records), report
     assert not report.refused
     assert_importable(after)
+    # The relu behind the GroupNormalization, and its gradient.
+    inside = [r.kind for r in report.fused if r.negative_slope == 0]
+    assert inside == ["instance_norm"] * sum("instance_norm" in kinds for kinds in EXPECTED[name])
+    assert not [node.name for node in after.node if "Relu" in node.op]
     again, report = nv_norms_rewriter.rewrite(after, fetches=fetches)
     assert not report.fused and not report.refused
 

@@ -11,21 +11,26 @@ import tensorflow as tf
 import nv_norms_rewriter
 
 from .graphs import run
-from .mutations import NORMS, change, source
+from .mutations import ACTIVATED, NORMS, change, source
 
 DEFAULT, LONG = 600, 30_000
+ACTIVATIONS, MORE_ACTIVATIONS = 60, 10_000
 
 
-def outcome(seed: int) -> tuple[str, str]:
-    """What came of a seed's graph, in a word, and all about it if it came out wrong."""
+def outcome(seed: int, activated: bool = False) -> tuple[str, str]:
+    """What came of a seed's graph, in a word, and all about it if it came out wrong.
+
+    activated: there is an activation behind the norm, and the graph is rewritten for a GPU.
+    """
     rng = np.random.default_rng(seed)
-    names = sorted(NORMS)
+    names = sorted(ACTIVATED if activated else NORMS)
     name = names[int(rng.integers(len(names)))]
     options = [bool(x) for x in rng.random(3) < 0.6]
-    graph, inputs, fetches, shapes = source(name, *options)
+    graph, inputs, fetches, shapes = source(name, *options, activated)
     changed = tf.compat.v1.GraphDef()
     changed.CopyFrom(graph)
-    words = [change(changed, rng) for _ in range(int(rng.choice([1, 1, 1, 2, 3])))]
+    count = int(rng.choice([1, 1, 1, 2, 3]))
+    words = [change(changed, rng, activated) for _ in range(count)]
     draws = [
         {
             tensor: rng.normal(offset, scale, shape)
@@ -39,7 +44,8 @@ def outcome(seed: int) -> tuple[str, str]:
         expected = [run(changed, fetches, draw) for draw in draws]
     except (ValueError, tf.errors.InvalidArgumentError):
         return "no graph", ""  # shapes that do not fit
-    after, report = nv_norms_rewriter.rewrite(changed, fetches=fetches)
+    device = "GPU" if activated else None
+    after, report = nv_norms_rewriter.rewrite(changed, device, fetches)
     if not report.fused:
         return "left", ""
     about = f"seed {seed}: {name} (train, known, optimized: {options})\n" + "\n".join(words)
@@ -51,16 +57,19 @@ def outcome(seed: int) -> tuple[str, str]:
             allowed = 1e-9 * max(1.0, np.abs(want).max(initial=0.0))
             if got.shape != want.shape or not np.abs(got - want).max(initial=0.0) <= allowed:
                 return "wrong", f"{about}\noutput {number}: {got}, expected {want}\n{report}"
-    return "fused", ""
+    inside = any(record.negative_slope != 1 for record in report.fused)
+    return "inside" if inside else "fused", ""
 
 
-def check(seeds: range) -> None:
-    outcomes = [outcome(seed) for seed in seeds]
+def check(seeds: range, activated: bool = False) -> None:
+    outcomes = [outcome(seed, activated) for seed in seeds]
     wrong = [about for word, about in outcomes if word == "wrong"]
     assert not wrong, f"{len(wrong)} wrong\n" + "\n\n".join(wrong[:5])
     counts = Counter(word for word, _ in outcomes)
     # Else the changes say nothing: they leave no norm, or hit none.
-    assert counts["fused"] > 0.2 * len(seeds) and counts["left"] > 0.2 * len(seeds), counts
+    done = counts["inside" if activated else "fused"]
+    left = counts["left"] + (counts["fused"] if activated else 0)
+    assert done > 0.2 * len(seeds) and left > 0.2 * len(seeds), counts
 
 
 def test_changed_graphs_keep_their_values() -> None:
@@ -70,6 +79,15 @@ def test_changed_graphs_keep_their_values() -> None:
 @pytest.mark.slow
 def test_many_changed_graphs_keep_their_values() -> None:
     check(range(DEFAULT, DEFAULT + LONG))
+
+
+def test_changed_graphs_with_activations_keep_their_values() -> None:
+    check(range(ACTIVATIONS), activated=True)
+
+
+@pytest.mark.slow
+def test_many_changed_graphs_with_activations_keep_their_values() -> None:
+    check(range(ACTIVATIONS, ACTIVATIONS + MORE_ACTIVATIONS), activated=True)
 
 
 @pytest.mark.parametrize(
