@@ -1,6 +1,7 @@
 #include "kernels/cpu/activation.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/odometer.h"
@@ -9,40 +10,67 @@ namespace nv_norms {
 namespace cpu {
 namespace {
 
+// value where t is positive, else slope * value. As a sum of the two, one of which is 0: of a
+// choice between a number and a product a compiler makes a jump, which random signs make slow.
+template <typename A>
+A Leak(A t, A value, A slope) {
+  const A above = t > 0 ? value : A(0);
+  const A below = t > 0 ? A(0) : value;
+  return above + slope * below;
+}
+
 template <typename A>
 void ActivateRun(const A* norm, int64_t count, A slope, A* y) {
-  if (slope == 0) {  // not slope * t, which is NaN for t = -inf
+  if (slope == 0) {  // 0 * -inf is NaN
     for (int64_t i = 0; i < count; ++i) y[i] = norm[i] <= 0 ? A(0) : norm[i];
   } else {
-    for (int64_t i = 0; i < count; ++i) y[i] = norm[i] > 0 ? norm[i] : slope * norm[i];
+    for (int64_t i = 0; i < count; ++i) y[i] = Leak(norm[i], norm[i], slope);
   }
 }
 
-// The statistics and parameters of all elements.
+// All statistics, or all parameters, and `absent` for those that there are not.
+template <typename A>
+class Operand {
+ public:
+  Operand(DType type, const void* data, int64_t count, A absent) : given_(type, data, count) {
+    if (data == nullptr) absent_.assign(count, absent);
+  }
+  const A* At(int64_t index) const {
+    return (absent_.empty() ? given_.data() : absent_.data()) + index;
+  }
+
+ private:
+  Params<A> given_;
+  std::vector<A> absent_;
+};
+
 template <typename A>
 struct Operands {
   Operands(const BackwardProblem& problem, const BackwardBuffers& buffers)
       : mean(problem.stat(), problem.formula == Formula::kCenter ? buffers.mean : nullptr,
-             problem.geometry.statistics),
-        rstd(problem.stat(), buffers.rstd, problem.geometry.statistics),
-        gamma(problem.param, buffers.gamma, problem.geometry.params),
-        beta(problem.param, buffers.beta, problem.geometry.params) {}
-  Params<A> mean;
-  Params<A> rstd;
-  Params<A> gamma;
-  Params<A> beta;
+             problem.geometry.statistics, 0),
+        rstd(problem.stat(), buffers.rstd, problem.geometry.statistics, 1),
+        gamma(problem.param, buffers.gamma, problem.geometry.params, 1),
+        beta(problem.param, buffers.beta, problem.geometry.params, 0) {}
+  Operand<A> mean;
+  Operand<A> rstd;
+  Operand<A> gamma;
+  Operand<A> beta;
 };
 
 // A run along the last axis, that begins at `place`.
 template <bool by_stat, bool by_param, typename A>
 void PassRun(const Operands<A>& of, const Place& place, A slope, const A* x, const A* dy,
              int64_t count, A* out) {
+  const A* mean = of.mean.At(place.stat);
+  const A* rstd = of.rstd.At(place.stat);
+  const A* gamma = of.gamma.At(place.param);
+  const A* beta = of.beta.At(place.param);
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t stat = place.stat + (by_stat ? i : 0);
-    const int64_t param = place.param + (by_param ? i : 0);
-    const A xhat = (x[i] - of.mean.At(stat, 0)) * of.rstd.At(stat, 1);
-    const A t = xhat * of.gamma.At(param, 1) + of.beta.At(param, 0);
-    out[i] = t > 0 ? dy[i] : slope * dy[i];
+    const int64_t stat = by_stat ? i : 0;
+    const int64_t param = by_param ? i : 0;
+    const A t = (x[i] - mean[stat]) * rstd[stat] * gamma[param] + beta[param];
+    out[i] = Leak(t, dy[i], slope);
   }
 }
 
