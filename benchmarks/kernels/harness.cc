@@ -1,4 +1,6 @@
 // The CUDA kernel library behind two C functions, for tests and benchmarks that need no TensorFlow.
+#include <cstdlib>
+
 #include "benchmarks/kernels/problem.h"
 #include "kernels/cuda/norms.h"
 
@@ -7,6 +9,15 @@ namespace {
 using nv_norms::Finish;
 using nv_norms::HarnessProblem;
 using nv_norms::Status;
+
+// NV_NORMS_MULTIPROCESSORS in the environment: plans for a device with so many, on which small
+// tensors are large.
+Status DeviceOf(nv_norms::cuda::Device* device) {
+  const Status status = nv_norms::cuda::CurrentDevice(device);
+  const char* multiprocessors = std::getenv("NV_NORMS_MULTIPROCESSORS");
+  if (multiprocessors != nullptr) device->multiprocessors = std::atoi(multiprocessors);
+  return status;
+}
 
 template <typename Plan, typename Buffers>
 int64_t Run(const Status& planned, const Plan& plan, const Buffers& buffers, void* workspace,
@@ -30,7 +41,7 @@ int64_t HarnessForward(const HarnessProblem* p, const nv_norms::ForwardBuffers* 
   nv_norms::cuda::Device device;
   nv_norms::cuda::ForwardPlan plan;
   Status status = ForwardOf(*p, &problem);
-  if (status.ok()) status = nv_norms::cuda::CurrentDevice(&device);
+  if (status.ok()) status = DeviceOf(&device);
   if (status.ok()) status = nv_norms::cuda::PlanForward(problem, device, &plan);
   return Run(status, plan, *buffers, workspace, workspace_size, stream, error, error_size);
 }
@@ -42,7 +53,7 @@ int64_t HarnessBackward(const HarnessProblem* p, const nv_norms::BackwardBuffers
   nv_norms::cuda::Device device;
   nv_norms::cuda::BackwardPlan plan;
   Status status = BackwardOf(*p, &problem);
-  if (status.ok()) status = nv_norms::cuda::CurrentDevice(&device);
+  if (status.ok()) status = DeviceOf(&device);
   if (status.ok()) {
     status = nv_norms::cuda::PlanBackward(problem, device, buffers->dx != nullptr,
                                           buffers->dgamma != nullptr || buffers->dbeta != nullptr,

@@ -2,6 +2,7 @@
 // and dy are read twice.
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/columns.cuh"
+#include "kernels/cuda/columns_stream.h"
 #include "kernels/cuda/columns_sums.cuh"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -272,6 +273,7 @@ void PlanBackwardColumns(BackwardPlan* plan) {
   plan->workspace = PartialsBytes(*plan) + Align16(TermsBytes(plan->problem)) +
                     Align16(XhatLineBytes(plan->problem)) + RowParamsBytes(*plan);
   PlanBackwardColumnsResident(plan);
+  PlanBackwardColumnsStream(plan);
 }
 
 Status LaunchColumnParams(const ColumnLayout& layout, DType type, int64_t slabs,
@@ -286,6 +288,9 @@ Status LaunchBackwardColumns(const BackwardPlan& plan, const BackwardBuffers& bu
                              void* workspace, void* stream) {
   const BackwardProblem& problem = plan.problem;
   bool launched = false;
+  NV_NORMS_RETURN_IF_ERROR(
+      LaunchBackwardColumnsStream(plan, buffers, workspace, stream, &launched));
+  if (launched) return Status();
   NV_NORMS_RETURN_IF_ERROR(
       LaunchBackwardColumnsResident(plan, buffers, workspace, stream, &launched));
   if (launched) return Status();

@@ -1,0 +1,662 @@
+// Gradients of instance and group norm, channels last, of tensors much larger than the chip. x and
+// dy are read twice, the second time in part from the L2 cache, and memory has the next unit's sums
+// to do while blocks tell each other those of the one before (columns_stream.h). A block's warps
+// have roles and hand tiles in shared memory to each other.
+#include <algorithm>
+
+#include "kernels/cuda/activation.cuh"
+#include "kernels/cuda/columns_stream.h"
+#include "kernels/cuda/columns_sums.cuh"
+#include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/pipe.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/resident.cuh"
+
+namespace nv_norms {
+namespace cuda {
+namespace {
+
+constexpr int kClerks = 4;
+constexpr int kLoaders = 4;  // two of x, two of dy
+constexpr int kConsumers = 8;
+
+// Warps of a block.
+enum Role {
+  kFirstClerk,                               // add up sums: of the block, then of all
+  kFirstLoader = kFirstClerk + kClerks,      // load tiles
+  kFirstConsumer = kFirstLoader + kLoaders,  // take sums, write dx
+  kEndOfRoles = kFirstConsumer + kConsumers
+};
+constexpr int kStreamThreads = 32 * kEndOfRoles;
+constexpr int kClerkThreads = 32 * kClerks;
+constexpr int kNumbers = 3;  // of a column, e = x - mean: sums of e, dy and dy * e
+constexpr int kPrepareThreads = 256;
+
+// Arrays of the workspace; of the tensor's columns: [n, channels].
+struct StreamWork {
+  unsigned* posted;        // [units]: blocks whose partial sums are there
+  float* means;            // as the forward pass stored them
+  float* scales;           // rstd * gamma
+  float* betas;            // where there is an activation
+  float* partials;         // [units, blocks, kNumbers, columns]
+  ChannelSums* sums;       // [n, channels]
+  XhatLine<float>* lines;  // [statistics]
+  int64_t bytes;
+  int64_t columns;  // n * channels
+
+  StreamWork(const StreamShape& shape, const BackwardProblem& problem, void* workspace) {
+    char* to = static_cast<char*>(workspace);
+    const auto take = [&](auto** at, int64_t count) {
+      using T = std::remove_pointer_t<std::remove_reference_t<decltype(*at)>>;
+      *at = reinterpret_cast<T*>(to);
+      to += Align16(count * static_cast<int64_t>(sizeof(T)));
+    };
+    const ColumnLayout& layout = problem.geometry.columns;
+    columns = layout.n * layout.channels();
+    take(&posted, shape.units);
+    take(&means, columns);
+    take(&scales, columns);
+    take(&betas, columns);
+    take(&partials, int64_t{shape.units} * shape.blocks * kNumbers * shape.columns);
+    take(&sums, columns);
+    take(&lines, problem.geometry.statistics);
+    bytes = to - static_cast<char*>(workspace);
+  }
+};
+
+int64_t SlotBytes(int beside) { return int64_t{kStreamVectors} * (kVectorBytes + beside); }
+
+constexpr int kGates = 2 * kStreamSlots + 8;
+
+int64_t ScratchBytes(int columns) {
+  const int64_t entries = int64_t{2} * 4 * kConsumers * kNumbers * columns;
+  const int64_t totals = int64_t{8} * std::max(4 * kClerkThreads, kNumbers * columns);
+  const int64_t terms = int64_t{4} * 6 * columns;
+  return 8 * kGates + entries + totals + terms;
+}
+
+// Zeros, and what all items of a column need to know of it.
+__global__ void __launch_bounds__(kPrepareThreads)
+    PrepareKernel(const __grid_constant__ StreamShape shape,
+                  const __grid_constant__ BackwardProblem problem, const BackwardBuffers buffers,
+                  const __grid_constant__ StreamWork work) {
+  const int64_t threads = static_cast<int64_t>(gridDim.x) * kPrepareThreads;
+  const int64_t first = blockIdx.x * int64_t{kPrepareThreads} + threadIdx.x;
+  for (int64_t i = first; i < shape.units; i += threads) work.posted[i] = 0;
+  for (int64_t i = first; i < work.columns; i += threads) {
+    const int channel = static_cast<int>(i % shape.channels);
+    const int64_t stat = i / shape.channels * shape.norm_groups + channel / shape.depth;
+    const int64_t param = shape.ParamOf(channel);
+    work.means[i] = buffers.mean == nullptr ? 0.0f : static_cast<const float*>(buffers.mean)[stat];
+    work.scales[i] = static_cast<const float*>(buffers.rstd)[stat] *
+                     ParamOr<float>(problem.param, buffers.gamma, param, 1);
+    work.betas[i] = ParamOr<float>(problem.param, buffers.beta, param, 0);
+  }
+}
+
+#if __CUDA_ARCH__ >= 900
+
+// The next slot of a ring, and how many laps have gone by.
+struct Turn {
+  int slot = 0;
+  unsigned lap = 0;
+
+  __device__ __forceinline__ void Next() {
+    if (++slot == kStreamSlots) {
+      slot = 0;
+      ++lap;
+    }
+  }
+  __device__ __forceinline__ unsigned full() const { return lap & 1; }
+  __device__ __forceinline__ unsigned empty() const { return (lap & 1) ^ 1; }
+};
+
+__device__ __forceinline__ unsigned LoadAcquire(const unsigned* at) {
+  unsigned value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+  return value;
+}
+
+constexpr int kClerksBarrier = 1;  // 0 is the block's
+
+__device__ __forceinline__ void SyncClerks() {
+  asm volatile("bar.sync %0, %1;" ::"n"(kClerksBarrier), "n"(kClerkThreads) : "memory");
+}
+
+template <int VEC>
+__device__ __forceinline__ void LoadColumns(const float* from, float (&to)[VEC]) {
+#pragma unroll
+  for (int v = 0; v < VEC; v += 4) {
+    const float4 at = *reinterpret_cast<const float4*>(from + v);
+    to[v] = at.x;
+    to[v + 1] = at.y;
+    to[v + 2] = at.z;
+    to[v + 3] = at.w;
+  }
+}
+
+// ACT: an activation follows the norm.
+template <typename X, typename D, bool ACT>
+struct Stream {
+  static constexpr int kVec = kVectorBytes / sizeof(X);
+  static constexpr int kBeside = kVec * sizeof(D);
+  static constexpr int kSlotBytes = kStreamVectors * (kVectorBytes + kBeside);
+  static constexpr int kItems = kStreamVectors / (32 * kConsumers);  // vectors of a tile, a thread
+
+  const StreamShape& shape;
+  const BackwardProblem& problem;
+  const BackwardBuffers& buffers;
+  const StreamWork& work;
+  char* tiles;  // [kStreamSlots]: vectors of x, then of dy
+  uint64_t* gates;
+  double* totals;  // [readers, kNumbers, columns]
+  float* entries;  // [2, kConsumers, kNumbers, columns]
+  float* terms;    // [2, 2, columns]: slope and shift, dx = dy * scale - (x - mean) * slope + shift
+  float* stats;    // [2, columns]: the same of statistics
+
+  __device__ __forceinline__ Stream(const StreamShape& shape, const BackwardProblem& problem,
+                                    const BackwardBuffers& buffers, const StreamWork& work,
+                                    void* shared)
+      : shape(shape), problem(problem), buffers(buffers), work(work) {
+    tiles = static_cast<char*>(shared);
+    char* to = tiles + kStreamSlots * kSlotBytes;
+    gates = reinterpret_cast<uint64_t*>(to);
+    to += 8 * kGates;
+    totals = reinterpret_cast<double*>(to);
+    to += 8 * max(4 * kClerkThreads, kNumbers * shape.columns);
+    entries = reinterpret_cast<float*>(to);
+    to += 2 * 4 * kConsumers * kNumbers * shape.columns;
+    terms = reinterpret_cast<float*>(to);
+    stats = terms + 4 * shape.columns;
+  }
+
+  __device__ __forceinline__ Gate Full(int slot) const { return Gate(gates, slot); }
+  __device__ __forceinline__ Gate Empty(int slot) const { return Gate(gates, kStreamSlots + slot); }
+  __device__ __forceinline__ Gate EntriesFull(int half) const {
+    return Gate(gates, 2 * kStreamSlots + half);
+  }
+  __device__ __forceinline__ Gate EntriesEmpty(int half) const {
+    return Gate(gates, 2 * kStreamSlots + 2 + half);
+  }
+  __device__ __forceinline__ Gate TermsFull(int half) const {
+    return Gate(gates, 2 * kStreamSlots + 4 + half);
+  }
+  __device__ __forceinline__ Gate TermsEmpty(int half) const {
+    return Gate(gates, 2 * kStreamSlots + 6 + half);
+  }
+
+  __device__ __forceinline__ void Open() const {
+#pragma unroll 1
+    for (int i = 0; i < kStreamSlots; ++i) {
+      Full(i).Init(32 * kLoaders);
+      Empty(i).Init(kConsumers);
+    }
+#pragma unroll 1
+    for (int i = 0; i < 2; ++i) {
+      EntriesFull(i).Init(kConsumers);
+      EntriesEmpty(i).Init(1);
+      TermsFull(i).Init(1);
+      TermsEmpty(i).Init(kConsumers);
+    }
+  }
+
+  __device__ __forceinline__ int RowOf(const StreamStep& step) const {
+    return step.item * shape.item_rows;
+  }
+  __device__ __forceinline__ int RowsOf(const StreamStep& step) const {
+    return min(shape.item_rows, shape.rows - RowOf(step));
+  }
+
+  // x, or dy, in pieces of 16 bytes; of each tile half of the rows.
+  template <int BYTES>
+  __device__ __forceinline__ void Load(const void* tensor, int offset, int half) const {
+    constexpr int kPieces = kStreamVectors * BYTES / kVectorBytes / 2;
+    const int lane = threadIdx.x % 32;
+    const int row_pieces = shape.vectors * BYTES / kVectorBytes;
+    const int64_t width = static_cast<int64_t>(shape.width) * BYTES / kVectorBytes;
+    const int half_rows = shape.tile_rows / 2;
+    const int row = lane / row_pieces + half * half_rows;
+    const int end = (half + 1) * half_rows;
+    const int row_step = 32 / row_pieces;
+    const int64_t hop = row_step * width;
+    const int64_t tile_hop = shape.tile_rows * width;
+    const uint64_t once = ReadOncePolicy();
+    const uint64_t again = KeepPolicy();
+    char* const first = tiles + offset + (half * kPieces + lane) * kVectorBytes;
+    StreamWalk walk(shape, blockIdx.x);
+    StreamStep step;
+    Turn slots;
+#pragma unroll 1
+    while (walk.Next(&step)) {
+      const uint64_t policy = step.keep ? again : once;
+      const int64_t n = step.unit / shape.strips;
+      const int strip = step.unit % shape.strips;
+      const uint4* tile = static_cast<const uint4*>(tensor) +
+                          (n * shape.rows + RowOf(step) + row) * width + strip * row_pieces +
+                          lane % row_pieces;
+#pragma unroll 1
+      for (int left = RowsOf(step); left > 0; left -= shape.tile_rows) {
+        uint4* to = reinterpret_cast<uint4*>(first + slots.slot * kSlotBytes);
+        const uint4* at = tile;
+        Empty(slots.slot).Wait(slots.empty());
+        if (left >= shape.tile_rows) {
+#pragma unroll
+          for (int j = 0; j < kPieces / 32; ++j) {
+            CopyAsync<kVectorBytes>(to + j * 32, at, policy);
+            at += hop;
+          }
+        } else {
+#pragma unroll 1
+          for (int r = row; r < min(left, end); r += row_step) {
+            CopyAsync<kVectorBytes>(to, at, policy);
+            at += hop;
+            to += 32;
+          }
+        }
+        Full(slots.slot).ArriveAfterCopies();
+        slots.Next();
+        tile += tile_hop;
+      }
+    }
+  }
+
+  struct Place {
+    int vector;  // of a row
+    int row;
+    int step;
+  };
+
+  __device__ __forceinline__ Place PlaceOfThread() const {
+    const int thread = threadIdx.x - 32 * kFirstConsumer;
+    return {thread % shape.vectors, thread / shape.vectors, 32 * kConsumers / shape.vectors};
+  }
+
+  // This thread's vectors of the next tile.
+  __device__ __forceinline__ void TakeTile(Turn& slots, uint32_t (&x)[kItems][4],
+                                           uint32_t (&dy)[kItems][4]) const {
+    using C = Chunk<kBeside>;
+    const int thread = threadIdx.x - 32 * kFirstConsumer;
+    const char* slot = tiles + slots.slot * kSlotBytes;
+    const uint4* from = reinterpret_cast<const uint4*>(slot) + thread;
+    const auto* beside =
+        reinterpret_cast<const typename C::Type*>(slot + kStreamVectors * kVectorBytes) + thread;
+    Full(slots.slot).Wait(slots.full());
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+      Chunk<kVectorBytes>::Split(from[j * 32 * kConsumers], x[j]);
+      C::Split(beside[j * 32 * kConsumers], dy[j]);
+    }
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) Empty(slots.slot).Arrive();
+    slots.Next();
+  }
+
+  // What precedes an activation decides on its gradient.
+  __device__ __forceinline__ float Activated(float dy, float e, float scale, float beta,
+                                             float slope) const {
+    if constexpr (!ACT) return dy;
+    return fmaf(e, scale, beta) > 0 ? dy : dy * slope;
+  }
+
+  // The first of a unit's columns, among those of all samples.
+  __device__ __forceinline__ int64_t ColumnOf(int unit) const {
+    return static_cast<int64_t>(unit / shape.strips) * shape.channels +
+           unit % shape.strips * shape.columns;
+  }
+
+  // What a thread knows of its columns of a unit.
+  struct Line {
+    float mean[kVec];
+    float scale[kVec];
+    float beta[ACT ? kVec : 4];
+  };
+
+  __device__ __forceinline__ void LoadLine(int unit, const Place& place, Line& line) const {
+    const int64_t column = ColumnOf(unit) + place.vector * kVec;
+    LoadColumns(work.means + column, line.mean);
+    LoadColumns(work.scales + column, line.scale);
+    if constexpr (ACT) LoadColumns(work.betas + column, line.beta);
+  }
+
+  __device__ __forceinline__ void Consume() const {
+    const Place place = PlaceOfThread();
+    const float negative_slope = static_cast<float>(problem.negative_slope);
+    const int lane = threadIdx.x % 32;
+    Line in;   // of the unit whose sums are taken
+    Line out;  // of the one that is written
+    float sums[kNumbers][kVec];
+    float slope[kVec];
+    float shift[kVec];
+    int sum_unit = -1;
+    const int64_t row_numbers = static_cast<int64_t>(shape.width) * kVec;
+    const int64_t hop = place.step * row_numbers;
+    int64_t base = 0;  // the first number that this thread writes of the unit
+    StreamWalk walk(shape, blockIdx.x);
+    StreamStep step;
+    Turn slots;
+    unsigned posted = 0;
+    unsigned fetched = 0;
+#pragma unroll 1
+    while (walk.Next(&step)) {
+      int left = RowsOf(step);
+      uint32_t x[kItems][4];
+      uint32_t dy[kItems][4];
+      if (!step.output) {
+        if (step.unit != sum_unit) {
+          sum_unit = step.unit;
+          LoadLine(step.unit, place, in);
+#pragma unroll
+          for (int v = 0; v < kVec; ++v) sums[0][v] = sums[1][v] = sums[2][v] = 0;
+        }
+#pragma unroll 1
+        for (; left > 0; left -= shape.tile_rows) {
+          TakeTile(slots, x, dy);
+#pragma unroll
+          for (int j = 0; j < kItems; ++j) {
+            if (place.row + j * place.step >= left) break;
+#pragma unroll
+            for (int v = 0; v < kVec; ++v) {
+              const float e = To<float>::Of(Word<X>::Get(x[j], v)) - in.mean[v];
+              const float w = Activated(To<float>::Of(Word<D>::Get(dy[j], v)), e, in.scale[v],
+                                        ACT ? in.beta[v] : 0, negative_slope);
+              sums[0][v] += e;
+              sums[1][v] += w;
+              sums[2][v] += w * e;
+            }
+          }
+        }
+        if (step.edge) Post(posted++, sums);
+      } else {
+        if (step.edge) {
+          const int half = fetched % 2;
+          LoadLine(step.unit, place, out);
+          TermsFull(half).Wait(fetched / 2 & 1);
+          LoadColumns(terms + 2 * half * shape.columns + place.vector * kVec, slope);
+          LoadColumns(terms + (2 * half + 1) * shape.columns + place.vector * kVec, shift);
+          __syncwarp();
+          if (lane == 0) TermsEmpty(half).Arrive();
+          ++fetched;
+          const int64_t n = step.unit / shape.strips;
+          const int strip = step.unit % shape.strips;
+          base = (n * shape.rows + place.row) * row_numbers +
+                 (strip * shape.vectors + place.vector) * kVec;
+        }
+        int64_t to = base + RowOf(step) * row_numbers;
+#pragma unroll 1
+        for (; left > 0; left -= shape.tile_rows) {
+          TakeTile(slots, x, dy);
+#pragma unroll
+          for (int j = 0; j < kItems; ++j) {
+            if (place.row + j * place.step >= left) break;
+            float dx[kVec];
+#pragma unroll
+            for (int v = 0; v < kVec; ++v) {
+              const float e = To<float>::Of(Word<X>::Get(x[j], v)) - out.mean[v];
+              const float w = Activated(To<float>::Of(Word<D>::Get(dy[j], v)), e, out.scale[v],
+                                        ACT ? out.beta[v] : 0, negative_slope);
+              dx[v] = w * out.scale[v] - (e * slope[v] - shift[v]);
+            }
+            StoreStrip<X>(problem.dx, buffers.dx, to, dx, false);
+            to += hop;
+          }
+        }
+      }
+    }
+  }
+
+  // The block's sums of a unit, to the clerks.
+  __device__ __forceinline__ void Post(unsigned posted, float (&sums)[kNumbers][kVec]) const {
+#pragma unroll 1
+    for (int lanes = shape.vectors; lanes < 32; lanes *= 2) {
+#pragma unroll
+      for (int k = 0; k < kNumbers; ++k) {
+#pragma unroll
+        for (int v = 0; v < kVec; ++v) {
+          sums[k][v] += __shfl_xor_sync(0xffffffffu, sums[k][v], lanes);
+        }
+      }
+    }
+    const int half = posted % 2;
+    const int lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32 - kFirstConsumer;
+    EntriesEmpty(half).Wait((posted / 2 & 1) ^ 1);
+    if (lane < shape.vectors) {
+      float* to = entries + (half * kConsumers + warp) * kNumbers * shape.columns + lane * kVec;
+#pragma unroll
+      for (int k = 0; k < kNumbers; ++k) {
+#pragma unroll
+        for (int v = 0; v < kVec; v += 4) {
+          *reinterpret_cast<float4*>(to + k * shape.columns + v) =
+              make_float4(sums[k][v], sums[k][v + 1], sums[k][v + 2], sums[k][v + 3]);
+        }
+      }
+    }
+    __syncwarp();
+    if (lane == 0) EntriesFull(half).Arrive();
+  }
+
+  // The clerks' work: they never store to dx, as a fence would wait for that.
+  __device__ __forceinline__ void AddUp() const {
+    StreamWalk walk(shape, blockIdx.x);
+    StreamStep step;
+    unsigned posted = 0;
+    unsigned fetched = 0;
+#pragma unroll 1
+    while (walk.Next(&step)) {
+      if (!step.edge) continue;
+      if (step.output) {
+        Fetch(step, fetched++);
+      } else {
+        Send(step, posted++);
+      }
+    }
+  }
+
+  __device__ __forceinline__ int Clerk() const { return threadIdx.x - 32 * kFirstClerk; }
+
+  __device__ __forceinline__ float* PartialsOf(int unit) const {
+    return work.partials + static_cast<int64_t>(unit) * shape.blocks * kNumbers * shape.columns;
+  }
+
+  __device__ __forceinline__ void Send(const StreamStep& step, unsigned posted) const {
+    const int numbers = kNumbers * shape.columns;
+    const int half = posted % 2;
+    float* to = PartialsOf(step.unit) + static_cast<int64_t>(step.rank) * numbers;
+    EntriesFull(half).Wait(posted / 2 & 1);
+#pragma unroll 1
+    for (int i = Clerk(); i < numbers; i += kClerkThreads) {
+      const float* from = entries + half * kConsumers * numbers + i;
+      float sum = from[0];
+#pragma unroll
+      for (int warp = 1; warp < kConsumers; ++warp) sum += from[warp * numbers];
+      __stcg(to + i, sum);
+    }
+    SyncClerks();
+    if (Clerk() == 0) {
+      EntriesEmpty(half).Arrive();
+      __threadfence();
+      atomicAdd(work.posted + step.unit, 1u);
+    }
+  }
+
+  // Adds up all blocks' sums, each block for itself and in the same order.
+  __device__ __forceinline__ void Fetch(const StreamStep& step, unsigned fetched) const {
+    const int clerk = Clerk();
+    const int numbers = kNumbers * shape.columns;
+    const int quads = numbers / 4;
+    const int readers = max(1, kClerkThreads / quads);
+    if (clerk % 32 == 0) {
+      while (LoadAcquire(work.posted + step.unit) < static_cast<unsigned>(shape.blocks)) {
+        __nanosleep(40);
+      }
+    }
+    __syncwarp();
+    const float* partials = PartialsOf(step.unit);
+#pragma unroll 1
+    for (int i = clerk; i < readers * quads; i += kClerkThreads) {
+      const int quad = i % quads;
+      double sums[4] = {0, 0, 0, 0};
+#pragma unroll 8
+      for (int post = i / quads; post < shape.blocks; post += readers) {
+        const float4 at = __ldcg(reinterpret_cast<const float4*>(
+            partials + static_cast<int64_t>(post) * numbers + 4 * quad));
+        sums[0] += at.x;
+        sums[1] += at.y;
+        sums[2] += at.z;
+        sums[3] += at.w;
+      }
+#pragma unroll
+      for (int k = 0; k < 4; ++k) totals[i / quads * numbers + 4 * quad + k] = sums[k];
+    }
+    SyncClerks();
+#pragma unroll 1
+    for (int i = clerk; i < numbers; i += kClerkThreads) {
+      double sum = totals[i];
+      for (int reader = 1; reader < readers; ++reader) sum += totals[reader * numbers + i];
+      totals[i] = sum;
+    }
+    SyncClerks();
+    TakeTerms(step);
+    SyncClerks();
+    const int half = fetched % 2;
+    TermsEmpty(half).Wait((fetched / 2 & 1) ^ 1);
+    const int64_t column = ColumnOf(step.unit);
+#pragma unroll 1
+    for (int c = clerk; c < shape.columns; c += kClerkThreads) {
+      const int g = c / shape.depth;
+      terms[2 * half * shape.columns + c] = stats[g];
+      terms[(2 * half + 1) * shape.columns + c] = stats[shape.columns + g];
+      if (step.rank == 0) {
+        work.sums[column + c] = {totals[c], totals[shape.columns + c],
+                                 totals[2 * shape.columns + c]};
+      }
+    }
+    SyncClerks();
+    if (clerk == 0) TermsFull(half).Arrive();
+  }
+
+  // Of a unit's statistics, of `totals`.
+  __device__ __forceinline__ void TakeTerms(const StreamStep& step) const {
+    const int strip = step.unit % shape.strips;
+    const int64_t stat = static_cast<int64_t>(step.unit / shape.strips) * shape.norm_groups +
+                         static_cast<int64_t>(strip) * shape.stats();
+    const double count = static_cast<double>(shape.rows) * shape.depth;
+    const int lanes = shape.depth == 1 ? 1 : 32;
+    const int lane = Clerk() % lanes;
+#pragma unroll 1
+    for (int g = Clerk() / lanes; g < shape.stats(); g += kClerkThreads / lanes) {
+      double sums[3] = {0, 0, 0};
+#pragma unroll 1
+      for (int c = g * shape.depth + lane; c < (g + 1) * shape.depth; c += lanes) {
+        const double gamma = ParamOr<float>(problem.param, buffers.gamma,
+                                            shape.ParamOf(strip * shape.columns + c), 1);
+        sums[0] += totals[c];
+        sums[1] += gamma * totals[shape.columns + c];
+        sums[2] += gamma * totals[2 * shape.columns + c];
+      }
+      if (lanes > 1) WarpSum(sums, 32);
+      if (lane != 0) continue;
+      const float mean = work.means[ColumnOf(step.unit) + g * shape.depth];
+      const float rstd = static_cast<const float*>(buffers.rstd)[stat + g];
+      const GradientTerms<float> found =
+          TermsOf<float, double>(problem.formula, mean, rstd, sums[0], sums[1], sums[2], count);
+      const float slope = found.rstd * found.slope;
+      stats[g] = slope;
+      stats[shape.columns + g] = found.low * slope - found.rstd * found.w_mean;
+      if (step.rank == 0) work.lines[stat + g] = XhatLineOf(found);
+    }
+  }
+};
+
+#endif  // __CUDA_ARCH__ >= 900
+
+template <typename X, typename D, bool ACT>
+__global__ void __launch_bounds__(kStreamThreads, 1)
+    BackwardStreamKernel(const __grid_constant__ StreamShape shape,
+                         const __grid_constant__ BackwardProblem problem,
+                         const BackwardBuffers buffers, const __grid_constant__ StreamWork work) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ uint4 shared[];
+  using Roles = Stream<X, D, ACT>;
+  const Roles stream(shape, problem, buffers, work, shared);
+  if (threadIdx.x == 0) stream.Open();
+  __syncthreads();
+  const int warp = threadIdx.x / 32;
+  if (warp >= kFirstConsumer) {
+    stream.Consume();
+  } else if (warp < kFirstLoader) {
+    stream.AddUp();
+  } else if (warp < kFirstLoader + kLoaders / 2) {
+    stream.template Load<kVectorBytes>(buffers.x, 0, (warp - kFirstLoader) % 2);
+  } else {
+    stream.template Load<Roles::kBeside>(buffers.dy, kStreamVectors * kVectorBytes,
+                                         (warp - kFirstLoader) % 2);
+  }
+#endif
+}
+
+using StreamKernel = void (*)(StreamShape, BackwardProblem, BackwardBuffers, StreamWork);
+
+template <typename X, typename D>
+StreamKernel KernelOf(bool activated) {
+  if (activated) return BackwardStreamKernel<X, D, true>;
+  return BackwardStreamKernel<X, D, false>;
+}
+
+// Null: no kernel for this problem.
+StreamKernel KernelFor(const BackwardProblem& problem) {
+  const bool activated = ActivatedOnChip(problem);
+  if (!HasGradientKernel(problem) || problem.dx != problem.x) return nullptr;
+  if (problem.x == DType::kFloat) {
+    if (problem.dy == DType::kHalf) return KernelOf<float, __half>(activated);
+    if (problem.dy == DType::kBfloat16) return KernelOf<float, __nv_bfloat16>(activated);
+    return KernelOf<float, float>(activated);
+  }
+  if (problem.x == DType::kHalf) return KernelOf<__half, __half>(activated);
+  return KernelOf<__nv_bfloat16, __nv_bfloat16>(activated);
+}
+
+int64_t SharedBytes(const StreamShape& shape, int beside) {
+  return kStreamSlots * SlotBytes(beside) + ScratchBytes(shape.columns);
+}
+
+bool Cut(const BackwardPlan& plan, StreamShape* shape) {
+  const BackwardProblem& problem = plan.problem;
+  return KernelFor(problem) != nullptr && plan.want_dx &&
+         CutStream(problem.geometry.columns, plan.device, static_cast<int>(SizeOf(problem.x)),
+                   BesideOf(problem), ScratchBytes, shape);
+}
+
+}  // namespace
+
+void PlanBackwardColumnsStream(BackwardPlan* plan) {
+  StreamShape shape;
+  if (!Cut(*plan, &shape)) return;
+  plan->workspace = std::max(plan->workspace, StreamWork(shape, plan->problem, nullptr).bytes);
+}
+
+Status LaunchBackwardColumnsStream(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                                   void* workspace, void* stream, bool* launched) {
+  const BackwardProblem& problem = plan.problem;
+  StreamShape shape;
+  *launched = buffers.dx != nullptr && Cut(plan, &shape) && AlignedTo(buffers.x, kVectorBytes) &&
+              AlignedTo(buffers.dy, kVectorBytes) && AlignedTo(buffers.dx, kVectorBytes);
+  if (!*launched) return Status();
+  const StreamWork work(shape, problem, workspace);
+  const int64_t prepared = std::max<int64_t>(shape.units, work.columns);
+  NV_NORMS_RETURN_IF_ERROR(LaunchKernel(
+      "preparation of streamed columns", PrepareKernel,
+      static_cast<unsigned>(std::min<int64_t>(CeilDiv(prepared, kPrepareThreads), 1024)),
+      kPrepareThreads, 0, 1, stream, shape, problem, buffers, work));
+  NV_NORMS_RETURN_IF_ERROR(LaunchTogether("normalization gradient of streamed columns",
+                                          KernelFor(problem), shape.blocks, kStreamThreads, true,
+                                          SharedBytes(shape, BesideOf(problem)), stream, launched,
+                                          shape, problem, buffers, work));
+  if (!*launched) return Status();
+  if (buffers.dgamma == nullptr && buffers.dbeta == nullptr) return Status();
+  return LaunchColumnParams(problem.geometry.columns, problem.dparam, 1, work.sums, work.lines,
+                            buffers, stream);
+}
+
+}  // namespace cuda
+}  // namespace nv_norms
