@@ -16,21 +16,28 @@ bool Activated(const Problem& problem) {
   return problem.negative_slope != kNoActivation;
 }
 
-// Whether there is one and the column kernels that keep x on the chip have it inside.
+// Whether there is one and the kernels that keep x on the chip have it inside: those for columns,
+// and those for rows whose parameters belong to segments (segments.h).
 inline bool ActivatedOnChip(const ForwardProblem& problem) {
-  return Activated(problem) && problem.geometry.layout == Layout::kColumns &&
-         !problem.in_double() && (problem.y == problem.x || problem.x == DType::kFloat);
+  const Geometry& geometry = problem.geometry;
+  return Activated(problem) && !problem.in_double() &&
+         (problem.y == problem.x || problem.x == DType::kFloat) &&
+         (geometry.layout == Layout::kColumns ||
+          (geometry.layout == Layout::kRows && !geometry.rows.by_column()));
 }
 
-// All kernels for columns have its gradient inside where parameters belong to columns,
+// All kernels for columns have its gradient inside where parameters belong to columns.
 inline bool ActivatedInColumns(const BackwardProblem& problem) {
   return Activated(problem) && problem.geometry.layout == Layout::kColumns &&
          problem.geometry.columns.s_stride == 0 && problem.formula == Formula::kCenter;
 }
-// those that keep x and dy on the chip for these types.
+// Those that keep x and dy on the chip have it for these types, those for segments, too.
 inline bool ActivatedOnChip(const BackwardProblem& problem) {
-  return ActivatedInColumns(problem) && !problem.in_double() && problem.dx == problem.x &&
-         (problem.dy == problem.x || MixedGradient(problem));
+  const Geometry& geometry = problem.geometry;
+  const bool segments = Activated(problem) && geometry.layout == Layout::kRows &&
+                        !geometry.rows.by_column() && problem.formula == Formula::kCenter;
+  return (segments || ActivatedInColumns(problem)) && !problem.in_double() &&
+         problem.dx == problem.x && (problem.dy == problem.x || MixedGradient(problem));
 }
 
 // Over y in place.

@@ -1,5 +1,6 @@
 // Gradients of forward_segments_resident.cu's norms: x and dy are read once where a row of both
 // fits into the shared memory of the blocks of a team. See segments.cuh.
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/resident.cuh"
 #include "kernels/cuda/segments.cuh"
@@ -17,7 +18,8 @@ struct Outputs {
 
 #if __CUDA_ARCH__ >= 800
 
-template <typename X, typename D, typename Y, bool WARPS>
+// ACTIVATED: a leaky relu is behind the norm, see backward_columns_resident.cuh.
+template <typename X, typename D, typename Y, bool WARPS, bool ACTIVATED>
 struct BackwardBody {
   static constexpr int kVec = kVectorBytes / sizeof(X);
   using Tiles = SegmentTiles<kVec * sizeof(D), WARPS>;
@@ -28,7 +30,11 @@ struct BackwardBody {
   };
 
   // What is loaded of a row, one ahead.
-  struct Row {
+  struct Nothing {};
+  struct Beta {
+    float beta;  // as gamma
+  };
+  struct Row : std::conditional_t<ACTIVATED, Beta, Nothing> {
     float mean;
     float rstd;
     float gamma;  // a lane's: of one of the block's segments
@@ -79,11 +85,19 @@ struct BackwardBody {
                           tiles.shape.layout.ParamOf(at, tiles.first + segment), 1);
   }
 
+  __device__ __forceinline__ float LoadBeta(int64_t at, int segment) const {
+    return ParamOr<float>(problem.param, buffers.beta,
+                          tiles.shape.layout.ParamOf(at, tiles.first + segment), 0);
+  }
+
   __device__ __forceinline__ void Prefetch(int at) {
     if (at >= tiles.units()) return;
     later.mean = buffers.mean == nullptr ? 0.0f : static_cast<const float*>(buffers.mean)[at];
     later.rstd = static_cast<const float*>(buffers.rstd)[at];
     if (tiles.shape.own <= 32) later.gamma = LoadGamma(at, tiles.LanesSegment());
+    if constexpr (ACTIVATED) {
+      if (tiles.shape.own <= 32) later.beta = LoadBeta(at, tiles.LanesSegment());
+    }
   }
 
   // Of one of the block's segments.
@@ -91,6 +105,22 @@ struct BackwardBody {
     if (tiles.shape.own == 1) return of.gamma;
     if (tiles.shape.own > 32) return LoadGamma(at, segment);
     return __shfl_sync(0xffffffffu, of.gamma, segment);
+  }
+
+  __device__ __forceinline__ float BetaOf(const Row& of, int at, int segment) const {
+    if (tiles.shape.own == 1) return of.beta;
+    if (tiles.shape.own > 32) return LoadBeta(at, segment);
+    return __shfl_sync(0xffffffffu, of.beta, segment);
+  }
+
+  // The gradient of t of a vector of x and dy: dy.
+  __device__ __forceinline__ void Activate(const float (&x)[kVec], float mean, float scale,
+                                           float beta, float (&d)[kVec]) const {
+    const auto negative_slope = static_cast<float>(problem.negative_slope);
+#pragma unroll
+    for (int v = 0; v < kVec; ++v) {
+      if (!(fmaf(x[v] - mean, scale, beta) > 0)) d[v] *= negative_slope;
+    }
   }
 
   __device__ __forceinline__ void Start() {}
@@ -108,6 +138,12 @@ struct BackwardBody {
 
   template <bool FULL>
   __device__ __forceinline__ void Sum(const uint4* from, int tile, int items) {
+    float scale = 0;
+    float beta = 0;
+    if constexpr (ACTIVATED) {
+      scale = next.rstd * GammaOf(next, next_unit, tiles.SegmentOf(tile));
+      beta = BetaOf(next, next_unit, tiles.SegmentOf(tile));
+    }
 #pragma unroll
     for (int j = 0; j < Tiles::kItems; ++j) {
       if (!FULL && j >= items) break;
@@ -115,6 +151,7 @@ struct BackwardBody {
       float d[kVec];
       Unpack<X>(Tiles::X(from, j), x);
       Unpack<D>(Tiles::Beside(from, j), d);
+      if constexpr (ACTIVATED) Activate(x, next.mean, scale, beta, d);
 #pragma unroll
       for (int v = 0; v < kVec; ++v) {
         const float about = x[v] - next.mean;
@@ -199,6 +236,7 @@ struct BackwardBody {
     row.mean = last ? newer.row.mean : older.row.mean;
     row.rstd = last ? newer.row.rstd : older.row.rstd;
     row.gamma = last ? newer.row.gamma : older.row.gamma;
+    if constexpr (ACTIVATED) row.beta = last ? newer.row.beta : older.row.beta;
     float sums[3];
 #pragma unroll
     for (int n = 0; n < 3; ++n) sums[n] = last ? newer.sums[n] : older.sums[n];
@@ -212,6 +250,8 @@ struct BackwardBody {
   template <bool FULL>
   __device__ __forceinline__ void Apply(const uint4* from, int tile, int items) {
     const float scale = row.rstd * GammaOf(row, unit, tiles.SegmentOf(tile));
+    float beta = 0;
+    if constexpr (ACTIVATED) beta = BetaOf(row, unit, tiles.SegmentOf(tile));
     const int64_t to = (tiles.Base(unit) + tiles.begin + tiles.OffsetOf(tile)) * kVec;
 #pragma unroll
     for (int j = 0; j < Tiles::kItems; ++j) {
@@ -220,6 +260,7 @@ struct BackwardBody {
       float d[kVec];
       Unpack<X>(Tiles::X(from, j), x);
       Unpack<D>(Tiles::Beside(from, j), d);
+      if constexpr (ACTIVATED) Activate(x, row.mean, scale, beta, d);
 #pragma unroll
       for (int v = 0; v < kVec; ++v) {
         d[v] = d[v] * scale + (line.offset - (x[v] - row.mean) * line.slope);
@@ -232,14 +273,14 @@ struct BackwardBody {
 
 #endif  // __CUDA_ARCH__ >= 800
 
-template <typename X, typename D, typename Y, bool WARPS, bool STREAMING>
+template <typename X, typename D, typename Y, bool WARPS, bool STREAMING, bool ACTIVATED>
 __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
     BackwardSegmentsKernel(const __grid_constant__ SegmentShape shape,
                            const __grid_constant__ BackwardProblem problem,
                            const BackwardBuffers buffers, const Outputs outputs, Post* mail) {
 #if __CUDA_ARCH__ >= 800
   extern __shared__ uint4 slots[];
-  using Body = BackwardBody<X, D, Y, WARPS>;
+  using Body = BackwardBody<X, D, Y, WARPS, ACTIVATED>;
   __shared__ typename Body::Storage storage;
   const typename Body::Tiles tiles(shape, slots, buffers.x, buffers.dy);
   Body body(tiles, problem, buffers, outputs, mail, &storage);
@@ -250,14 +291,22 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
 
 using BackwardKernel = void (*)(SegmentShape, BackwardProblem, BackwardBuffers, Outputs, Post*);
 
+template <typename X, typename D, typename Y, bool ACTIVATED>
+BackwardKernel KernelOf(bool warps, bool streaming) {
+  if (warps) return BackwardSegmentsKernel<X, D, Y, true, false, ACTIVATED>;
+  if (streaming) return BackwardSegmentsKernel<X, D, Y, false, true, ACTIVATED>;
+  return BackwardSegmentsKernel<X, D, Y, false, false, ACTIVATED>;
+}
+
 BackwardKernel KernelFor(const BackwardProblem& problem, bool warps, bool streaming) {
   return BackwardKernelOf(problem, [&](auto* x, auto* dy, auto* dx) -> BackwardKernel {
     using X = std::remove_pointer_t<decltype(x)>;
     using D = std::remove_pointer_t<decltype(dy)>;
     using Y = std::remove_pointer_t<decltype(dx)>;
-    if (warps) return BackwardSegmentsKernel<X, D, Y, true, false>;
-    if (streaming) return BackwardSegmentsKernel<X, D, Y, false, true>;
-    return BackwardSegmentsKernel<X, D, Y, false, false>;
+    if constexpr (!std::is_void_v<Y>) {
+      if (ActivatedOnChip(problem)) return KernelOf<X, D, Y, true>(warps, streaming);
+    }
+    return KernelOf<X, D, Y, false>(warps, streaming);
   });
 }
 

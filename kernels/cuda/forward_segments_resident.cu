@@ -1,6 +1,7 @@
 // Instance and group norm of NC...: x is read once where a row fits into the shared memory of the
 // blocks of a team. See segments.cuh. Statistics need no segments: a row is cut as one, and which
 // parameters a vector has is found out when the output is written.
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/resident.cuh"
 #include "kernels/cuda/segments.cuh"
@@ -11,7 +12,7 @@ namespace {
 
 #if __CUDA_ARCH__ >= 800
 
-template <typename X, typename Y, bool WARPS>
+template <typename X, typename Y, bool WARPS, bool ACTIVATED>
 struct ForwardBody {
   static constexpr int kVec = kVectorBytes / sizeof(X);
   using Tiles = SegmentTiles<0, WARPS>;
@@ -228,6 +229,11 @@ struct ForwardBody {
     Unpack<X>(Tiles::X(from, j), x);
 #pragma unroll
     for (int v = 0; v < kVec; ++v) x[v] = (x[v] - high) * scale + shift;
+    if constexpr (ACTIVATED) {
+      const LeakyRelu<float> activation(problem.negative_slope);
+#pragma unroll
+      for (int v = 0; v < kVec; ++v) x[v] = activation(x[v]);
+    }
     StoreStrip<Y>(problem.y, buffers.y, to + j * Tiles::kLanes * kVec, x, tiles.shape.small_output);
   }
 
@@ -260,7 +266,7 @@ struct ForwardBody {
 
 #endif  // __CUDA_ARCH__ >= 800
 
-template <typename X, typename Y, bool WARPS, bool STREAMING>
+template <typename X, typename Y, bool WARPS, bool STREAMING, bool ACTIVATED>
 __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
     ForwardSegmentsKernel(const __grid_constant__ SegmentShape shape,
                           const __grid_constant__ SegmentRuns runs,
@@ -268,7 +274,7 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
                           const ForwardBuffers buffers, Post* mail) {
 #if __CUDA_ARCH__ >= 800
   extern __shared__ uint4 slots[];
-  using Body = ForwardBody<X, Y, WARPS>;
+  using Body = ForwardBody<X, Y, WARPS, ACTIVATED>;
   __shared__ typename Body::Storage storage;
   const typename Body::Tiles tiles(shape, slots, buffers.x, nullptr);
   Body body(tiles, runs, problem, buffers, mail, &storage);
@@ -279,13 +285,21 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
 
 using ForwardKernel = void (*)(SegmentShape, SegmentRuns, ForwardProblem, ForwardBuffers, Post*);
 
+template <typename X, typename Y, bool ACTIVATED>
+ForwardKernel KernelOf(bool warps, bool streaming) {
+  if (warps) return ForwardSegmentsKernel<X, Y, true, false, ACTIVATED>;
+  if (streaming) return ForwardSegmentsKernel<X, Y, false, true, ACTIVATED>;
+  return ForwardSegmentsKernel<X, Y, false, false, ACTIVATED>;
+}
+
 ForwardKernel KernelFor(const ForwardProblem& problem, bool warps, bool streaming) {
   return ForwardKernelOf(problem.x, problem.y, [&](auto* x, auto* y) -> ForwardKernel {
     using X = std::remove_pointer_t<decltype(x)>;
     using Y = std::remove_pointer_t<decltype(y)>;
-    if (warps) return ForwardSegmentsKernel<X, Y, true, false>;
-    if (streaming) return ForwardSegmentsKernel<X, Y, false, true>;
-    return ForwardSegmentsKernel<X, Y, false, false>;
+    if constexpr (!std::is_void_v<Y>) {
+      if (ActivatedOnChip(problem)) return KernelOf<X, Y, true>(warps, streaming);
+    }
+    return KernelOf<X, Y, false>(warps, streaming);
   });
 }
 

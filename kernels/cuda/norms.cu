@@ -37,7 +37,7 @@ Status CurrentDevice(Device* device) {
 
 namespace {
 
-// Whether the activation's gradient is a pass of its own, into the last part of the workspace.
+// Whether the activation's gradient may be a pass of its own, into the last part of the workspace.
 bool ActivatedApart(const BackwardPlan& plan) {
   return Activated(plan.problem) &&
          !(plan.kernel == Kernel::kColumns && ActivatedInColumns(plan.problem));
@@ -145,14 +145,16 @@ Status Launch(const ForwardPlan& plan, const ForwardBuffers& buffers, void* work
   if (!Activated(problem) || plan.kernel == Kernel::kNothing) {
     return LaunchNorm(plan, buffers, workspace, stream);
   }
+  bool launched = false;
   if (plan.kernel == Kernel::kColumns && ActivatedOnChip(problem)) {
-    bool launched = false;
     NV_NORMS_RETURN_IF_ERROR(LaunchForwardColumnsPipe(plan, buffers, workspace, stream, &launched));
     if (launched) return Status();
     NV_NORMS_RETURN_IF_ERROR(
         LaunchForwardColumnsResident(plan, buffers, workspace, stream, &launched));
-    if (launched) return Status();
+  } else if (plan.kernel == Kernel::kRows && ActivatedOnChip(problem)) {
+    NV_NORMS_RETURN_IF_ERROR(LaunchForwardSegments(plan, buffers, workspace, stream, &launched));
   }
+  if (launched) return Status();
   NV_NORMS_RETURN_IF_ERROR(LaunchNorm(WithoutActivation(plan), buffers, workspace, stream));
   return LaunchActivation(problem, buffers.y, stream);
 }
@@ -162,6 +164,12 @@ Status Launch(const BackwardPlan& plan, const BackwardBuffers& buffers, void* wo
   const BackwardProblem& problem = plan.problem;
   if (plan.kernel == Kernel::kNothing || !ActivatedApart(plan)) {
     return LaunchNorm(plan, buffers, workspace, stream);
+  }
+  if (plan.kernel == Kernel::kRows && ActivatedOnChip(problem)) {
+    bool launched = false;
+    NV_NORMS_RETURN_IF_ERROR(
+        LaunchBackwardSegmentsResident(plan, buffers, workspace, stream, &launched));
+    if (launched) return Status();
   }
   BackwardBuffers activated = buffers;
   void* const dy =

@@ -508,8 +508,9 @@ def run_extremes(shape, channels_last, dtype, slope, misaligned=False):
 @pytest.mark.parametrize("slope", [0.0, 0.3, -0.5, 2.0])
 @pytest.mark.parametrize("dtype", [F32, F16], ids=str)
 @pytest.mark.parametrize("shape", [(2, 12, 40), (2, 12, 5000)], ids=str)
-def test_activation_of_extremes(shape, dtype, slope):
-    run_extremes(shape, False, dtype, slope)
+@pytest.mark.parametrize("misaligned", [False, True])
+def test_activation_of_extremes(shape, dtype, slope, misaligned):
+    run_extremes(shape, False, dtype, slope, misaligned)
 
 
 @pytest.mark.parametrize("case", [((7, 100), [-1]), ((2, 700, 32), 32, True)], ids=str)

@@ -102,18 +102,35 @@ def test_no_parameters(case):
     run_case(case, params=False)
 
 
+@pytest.mark.parametrize("case", ALL, ids=str)
+@pytest.mark.parametrize("dtype", [F32, F16] if test_cuda.SMALL else [F32, F16, BF16, F64], ids=str)
+def test_activation_in_every_cut(case, dtype):
+    run_case(case, dtype, param_type=F64 if dtype == F64 else F32, slope=0.0)
+
+
+@pytest.mark.parametrize("case", ALL, ids=str)
+@pytest.mark.parametrize("other", [F16] if test_cuda.SMALL else [F16, BF16], ids=str)
+def test_activation_of_mixed_precision_in_every_cut(case, other):
+    test_cuda.run_mixed(case, other, slope=0.5)
+
+
 @pytest.mark.parametrize(
     "case", [*CUTS, ((1, 3, 90000), 3, False), ((3, 5, 7, 9), 5, False)], ids=str
 )
-@pytest.mark.parametrize("slope", [0.0] if test_cuda.SMALL else test_cuda.SLOPES)
+@pytest.mark.parametrize("slope", [0.3] if test_cuda.SMALL else test_cuda.SLOPES)
 @pytest.mark.parametrize("dtype", [F32, F16], ids=str)
-def test_activation(case, dtype, slope):
+def test_every_slope(case, dtype, slope):
     run_case(case, dtype, slope=slope)
 
 
-@pytest.mark.parametrize("case", CUTS, ids=str)
-def test_activation_of_mixed_precision(case):
-    test_cuda.run_mixed(case, BF16, slope=0.3)
+@pytest.mark.parametrize("case", [*CUTS, ((1, 3, 90000), 3, False)], ids=str)
+@pytest.mark.parametrize("settings", [
+    {"misaligned": True}, {"mean": 1e4}, {"mean": 1e6}, {"params": False}, {"formula": "rms"},
+    {"formula": "scale_only"}, {"param_type": F16}, {"dtype": F16, "misaligned": True},
+    {"dtype": F16, "out_type": F32, "slope": -0.5}, {"dtype": F32, "dy_type": F16, "slope": 2.0},
+], ids=str)  # fmt: skip
+def test_activation_in_other_settings(case, settings):
+    run_case(case, **{"slope": 0.3, **settings})
 
 
 def forward(x, groups):
