@@ -348,3 +348,27 @@ def test_an_unknown_target_is_named(tmp_path: Path) -> None:
     )
     assert 'NV_NORMS_CPU_TARGET is "mmx", expected one that this CPU can run:' in result.stderr
     assert "baseline" in result.stderr
+
+
+@pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="its shadow is larger")
+@pytest.mark.parametrize("way", ["forward", "backward"])
+def test_too_little_memory_for_an_activation_is_an_error(way: str) -> None:
+    import subprocess
+
+    code = (
+        "import resource, numpy as np, cpu_library;"
+        "x = np.ones((1, 1 << 25, 1), np.float16); y = np.ones_like(x);"
+        "stat = np.ones((1, 1), np.float32);"
+        "options = {'negative_slope': 0.5, 'channels_last': True, 'threads': 1};"
+        "forward = cpu_library.forward(x, None, None, y, stat, stat, **options);"
+        "none = [None] * 2;"
+        "backward = cpu_library.backward(x, x, None, stat, stat, y, *none, **options);"
+        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize();"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + (32 << 20),) * 2);"
+        f"{way}()"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "benchmarks" / "kernels")}
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert f"ValueError: an activation wants {4 << 25} bytes of memory" in result.stderr
