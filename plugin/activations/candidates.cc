@@ -86,7 +86,7 @@ class Finder {
         found->identities.push_back(c.node);
         y_.insert({c.node, 0});
         if (!FollowY({c.node, 0}, found)) return false;
-      } else if (op == "LeakyRelu" || op == "Relu") {
+      } else if (IsActivation(op)) {
         if (found->activation >= 0) return false;
         found->activation = c.node;
       } else if (IsActivationGradient(op) && c.slot == 1) {
@@ -201,10 +201,13 @@ class Finder {
 
 }  // namespace
 
+bool IsActivation(const std::string& op) { return op == "LeakyRelu" || op == "Relu"; }
+
 void MarkLiveForActivations(GraphView* view, const std::function<bool(int)>& keep) {
   view->MarkLive([&](int node) {
     const std::string& op = view->op(node);
-    return keep(node) || !(IsPure(op) || IsFusedNorm(op) || IsActivationGradient(op));
+    const bool pure = IsPure(op) || IsFusedNorm(op) || IsActivation(op) || IsActivationGradient(op);
+    return keep(node) || !pure;
   });
 }
 

@@ -3,11 +3,14 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "plugin/graph/view.h"
 
 namespace nv_norms {
+
+bool IsActivation(const std::string& op);  // LeakyRelu, Relu
 
 // A norm with an activation that is taken in as a whole, with its gradients, or not at all.
 struct ActivatedNorm {

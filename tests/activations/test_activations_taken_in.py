@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -384,3 +386,66 @@ def test_values_that_are_no_numbers(slope, rng):
     ):
         np.testing.assert_array_equal(np.isnan(was), np.isnan(now), err_msg=name)
         np.testing.assert_allclose(was, now, 1e-4, 1e-4, err_msg=name)
+
+
+def _around(graph: v1.GraphDef, before: Callable, behind: Callable, shape, dtype) -> v1.GraphDef:
+    """The graph with something before x and da, and something behind a and dx."""
+
+    def make():
+        names = {n.name for n in graph.node}
+        given = {n: before(placeholder(n, shape, dtype)) for n in ("x", "da") if n in names}
+        inner = [f"{n}:0" for n in FETCHES]
+        a, dx, *rest = tf.import_graph_def(graph, given, inner, name="inner")
+        for name, tensor in zip(FETCHES, [behind(a), behind(dx), *rest], strict=True):
+            tf.identity(tensor, name=name)
+
+    made = trace(make)
+    for node in made.node:  # what is fed has its own name
+        for i, name in enumerate(node.input):
+            if name in ("inner/gamma", "inner/beta"):
+                node.input[i] = name.removeprefix("inner/")
+        node.name = {"inner/gamma": "gamma", "inner/beta": "beta"}.get(node.name, node.name)
+    return made
+
+
+def _to_last(x):
+    return tf.transpose(x, [0, 2, 3, 1])
+
+
+def _to_first(x):
+    return tf.transpose(x, [0, 3, 1, 2])
+
+
+@pytest.mark.parametrize("taken_in", [True, False], ids=["taken in before", "beside"])
+@pytest.mark.parametrize("slope", [0.0, 0.2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_layouts_change_with_the_activation(kind, slope, taken_in, rng):
+    inner = trace(lambda: make_step(kind, slope))
+    inner = rewritten(inner, FETCHES) if taken_in else inner
+    graph = _around(inner, _to_last, _to_first, FIRST, tf.float32)
+    after = rewritten(graph, FETCHES)
+    assert [n.name for n in after.node if n.op == "Transpose"] == []
+    assert {n.attr["data_format"].s for n in fused(after)} == {b"NC..."}
+    assert slopes(after) == pytest.approx([slope, slope]) and activations(after) == []
+    feeds = draw(rng, FIRST)
+    check_close(graph, after, feeds, oracle(kind, feeds, slope, last=False))
+
+
+@pytest.mark.parametrize("taken_in", [True, False], ids=["taken in before", "beside"])
+@pytest.mark.parametrize("half", [tf.float16, tf.bfloat16], ids=lambda t: t.name)
+@pytest.mark.parametrize("kind", KINDS)
+def test_casts_go_in_with_the_activation(kind, half, taken_in, rng):
+    inner = trace(lambda: make_step(kind, 0.2, dtype=half))
+    inner = rewritten(inner, FETCHES) if taken_in else inner
+    graph = _around(
+        inner,
+        lambda x: tf.cast(x, half),
+        lambda y: tf.cast(y, tf.float32),
+        SHAPE,
+        tf.float32,
+    )
+    after = rewritten(graph, FETCHES)
+    assert [n.name for n in after.node if n.op == "Cast"] == []
+    assert slopes(after) == pytest.approx([0.2, 0.2]) and activations(after) == []
+    feeds = draw(rng)
+    check_close(graph, after, feeds, oracle(kind, feeds, 0.2))
