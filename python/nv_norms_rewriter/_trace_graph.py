@@ -212,11 +212,11 @@ class Edit:
             for op, wanted in controls:
                 waited.append((op, list(op.control_inputs)))
                 _set_controls(op, wanted)
-            self._replace_outputs()
             if self._left:
                 for op, index, tensor in self._readers_beside():
                     done.append((op, index, op.inputs[index]))
                     op._update_input(index, tensor)
+            self._replace_outputs()
         except BaseException:
             for op, index, old in reversed(done):
                 op._update_input(index, old)
@@ -348,11 +348,12 @@ class Edit:
 
         What they read may be what another norm's ops gave, which would then be computed twice.
         """
-        outputs = [t.op for t in self._graph.outputs if t.graph is self._graph]
-        needed = _with_sources([*outputs, *self._graph.control_outputs])
+        ends = [t.op for t in self._graph.outputs if t.graph is self._graph]
+        ends += self._graph.control_outputs
+        needed = _with_sources(self._made.get(op.name) or op for op in ends)
         for name, made in self._made.items():
             old = self._old(name)
-            if made is None or old is None or made is old:
+            if made is None or old is None or made is old or not old.outputs:
                 continue
             readers = [op for op in set(old.outputs[0].consumers()) if op in needed]
             readers = [op for op in readers if self._is_left(op.name)]

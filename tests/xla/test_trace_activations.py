@@ -142,6 +142,22 @@ def test_step(way: Callable, slope: float, norm: Norm, x: tf.Tensor, da: tf.Tens
         assert "Relu" in a
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [True, False], ids=["xla", "grappler"])
+@pytest.mark.parametrize("slope", SLOPES)
+def test_step_on_a_gpu(slope: float, compiled: bool, rng: np.random.Generator) -> None:
+    with tf.device("/device:GPU:0"):
+        norm = Norm(rng)
+        x = tf.constant(rng.normal(1.0, 2.0, SHAPE), tf.float32)
+        da = tf.constant(rng.normal(size=SHAPE), tf.float32)
+        got = step(norm, da, Norm.in_ops, slope, jit_compile=compiled)(x)
+    close(got, norm.exact_step(x, da, slope))
+    records = nv_norms_rewriter.report().fused
+    assert [(r.direction, r.negative_slope) for r in records] == [
+        ("forward", slope), ("backward", slope)
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_on_a_cpu_they_stay(way: Callable, norm: Norm, x: tf.Tensor, da: tf.Tensor) -> None:
     function = step(norm, da, way, 0.25, jit_compile=True)
