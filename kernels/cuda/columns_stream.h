@@ -111,11 +111,20 @@ class StreamWalk {
 bool CutStream(const ColumnLayout& layout, const Device& device, int x_bytes, int beside,
                int64_t (*scratch)(int), StreamShape* shape);
 
+// The same for the forward pass, of tiles of so many vectors; shared(columns): bytes of shared
+// memory.
+bool CutForwardStream(const ColumnLayout& layout, const Device& device, int x_bytes, int y_bytes,
+                      int tile_vectors, int64_t (*shared)(int), StreamShape* shape);
+
 // Before the plan of the kernels that keep strips on the chip. *launched: whether alignment and the
 // device allowed it.
 void PlanBackwardColumnsStream(BackwardPlan* plan);
 Status LaunchBackwardColumnsStream(const BackwardPlan& plan, const BackwardBuffers& buffers,
                                    void* workspace, void* stream, bool* launched);
+
+void PlanForwardColumnsStream(ForwardPlan* plan);
+Status LaunchForwardColumnsStream(const ForwardPlan& plan, const ForwardBuffers& buffers,
+                                  void* workspace, void* stream, bool* launched);
 
 }  // namespace cuda
 }  // namespace nv_norms

@@ -1,6 +1,7 @@
 // Three kernels: moments of each channel of each slab, then of each statistic, then the output. x
 // is read twice.
 #include "kernels/cuda/columns.cuh"
+#include "kernels/cuda/columns_stream.h"
 #include "kernels/cuda/kernels.cuh"
 
 namespace nv_norms {
@@ -203,12 +204,15 @@ void PlanForwardColumns(ForwardPlan* plan) {
                     Align16(geometry.statistics * 3 * SizeOfNumber(plan->problem.in_double()));
   PlanForwardColumnsResident(plan);
   PlanForwardColumnsPipe(plan);
+  PlanForwardColumnsStream(plan);
 }
 
 Status LaunchForwardColumns(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,
                             void* stream) {
   const ForwardProblem& problem = plan.problem;
   bool launched = false;
+  NV_NORMS_RETURN_IF_ERROR(LaunchForwardColumnsStream(plan, buffers, workspace, stream, &launched));
+  if (launched) return Status();
   NV_NORMS_RETURN_IF_ERROR(LaunchForwardColumnsPipe(plan, buffers, workspace, stream, &launched));
   if (launched) return Status();
   NV_NORMS_RETURN_IF_ERROR(

@@ -23,6 +23,7 @@ if not torch.cuda.is_available():
 if torch.cuda.get_device_capability() < (9, 0):
     pytest.skip("these kernels need compute capability 9.0", allow_module_level=True)
 test_cuda = pytest.importorskip("test_cuda")
+test_cuda_columns = pytest.importorskip("test_cuda_columns")
 library = test_cuda.library
 run_case = test_cuda.run_case
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
@@ -201,6 +202,29 @@ def test_the_same_bits_on_every_one_of_many_runs():
 def test_beyond_a_whole_chip(case, dtype, monkeypatch):
     monkeypatch.delenv("NV_NORMS_MULTIPROCESSORS")
     run_case(case, dtype)
+
+
+@pytest.mark.parametrize("far", [0, 2500, 4999], ids="row {}".format)
+@pytest.mark.parametrize("value", [1e4, -3e5])
+def test_one_row_far_from_the_others(far, value):
+    test_cuda_columns.test_one_row_far_from_the_others(far, value)
+
+
+def test_zeros_around_a_far_mean():
+    test_cuda_columns.test_zeros_around_a_far_mean()
+
+
+def test_nan_and_infinity_stay_in_their_channel_forward():
+    test_cuda_columns.test_nan_and_infinity_stay_in_their_channel()
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+def test_y_in_the_place_of_x(dtype):
+    torch.manual_seed(8)
+    x = torch.randn(5, 20001, 32, device="cuda").to(dtype)
+    y, mean, rstd = test_cuda_columns.forward(x, 32)[:3]
+    library.forward(x, None, None, x, mean, rstd, groups=32)()
+    assert torch.equal(x, y)
 
 
 def test_two_streams_at_once():
