@@ -327,9 +327,8 @@ struct Pipe {
     return To<float>::Of(Word<X>::Get(words, v));
   }
 
-  // Each thread sums about the median of its own first three elements; forward_columns_resident.cu
-  // says why one of its own. A thread has some 1000 rows of 128^3, whose squares about a single
-  // element far off would lose four digits; where the median is far, so is another of the three.
+  // Each thread sums about the median of its own first three elements, as in
+  // forward_columns_resident.cu; a thread has some 1000 rows of 128^3.
   struct Sums {
     float count = 0;
     float reference[kVec];
@@ -346,13 +345,9 @@ struct Pipe {
       if (count == 0 && shift) {
 #pragma unroll
         for (int v = 0; v < kVec; ++v) {
-          const float first = Get(words[0], v);
-          if constexpr (ITEMS < 3) {
-            reference[v] = first;
-          } else {
-            const float second = Get(words[1], v);
-            const float least = fminf(first, second);
-            reference[v] = fmaxf(least, fminf(fmaxf(first, second), Get(words[2], v)));
+          reference[v] = Get(words[0], v);
+          if constexpr (ITEMS >= 3) {
+            reference[v] = MedianOfThree(reference[v], Get(words[1], v), Get(words[2], v));
           }
         }
       }

@@ -129,7 +129,7 @@ struct ForwardBody {
   int step;     // elements
   float count;
   Column column;
-  float reference[kVec];  // the thread's first x
+  float reference[kVec];  // an x of the thread
   float sum[kVec];        // of x - reference
   float squares[kVec];    // of its square
   float high[kVec];
@@ -164,7 +164,7 @@ struct ForwardBody {
       const float first = To<float>::Of(from[0]);
       const float middle = To<float>::Of(from[shape.rows / 2 * row]);
       const float last = To<float>::Of(from[(shape.rows - 1) * row]);
-      out.reference = fmaxf(fminf(first, middle), fminf(fmaxf(first, middle), last));
+      out.reference = MedianOfThree(first, middle, last);
     }
     if (shape.s_stride == 0) {
       const int64_t param = shape.ParamOf(ChannelOf(shape, at.strip, c));
@@ -200,9 +200,10 @@ struct ForwardBody {
           kVec;
   }
 
-  // Each thread sums about its own first element. Taken over all threads, the squares of these
-  // elements' distances from the mean are no more than the sum that is wanted, so the shift costs
-  // no precision, wherever single ones lie.
+  // Each thread sums about an element of its own: taken over all threads, the squares of these
+  // elements' distances from the mean are no more than the sum that is wanted. Each counts as often
+  // as its thread has elements, though, up to 40 times; so it is the median of the first three,
+  // which is far off only where another of the three is, too.
   template <bool FULL>
   __device__ __forceinline__ void Sum(const uint4* from, int, int items) {
     uint32_t words[kItems][4];
@@ -212,7 +213,12 @@ struct ForwardBody {
     }
     if (count == 0 && items > 0 && problem.formula != Formula::kRms) {
 #pragma unroll
-      for (int v = 0; v < kVec; ++v) reference[v] = Get(words[0], v);
+      for (int v = 0; v < kVec; ++v) {
+        reference[v] = Get(words[0], v);
+        if (FULL || items >= 3) {
+          reference[v] = MedianOfThree(reference[v], Get(words[1], v), Get(words[2], v));
+        }
+      }
     }
     count += static_cast<float>(items);
 #pragma unroll

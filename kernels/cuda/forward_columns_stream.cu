@@ -203,7 +203,7 @@ struct Stream {
     return To<float>::Of(Word<X>::Get(words, v));
   }
 
-  // About the median of a thread's first three elements: forward_columns_pipe.cu says why.
+  // About the median of a thread's first three elements: forward_columns_resident.cu says why.
   struct Sums {
     float count;
     float reference[kVec];
@@ -221,11 +221,10 @@ struct Stream {
       if (count == 0) {
 #pragma unroll
         for (int v = 0; v < kVec; ++v) {
-          const float first = Get(words[0], v);
-          const float second = Get(words[1], v);
-          const float least = fminf(first, second);
-          reference[v] =
-              items < 3 ? first : fmaxf(least, fminf(fmaxf(first, second), Get(words[2], v)));
+          reference[v] = Get(words[0], v);
+          if (items >= 3) {
+            reference[v] = MedianOfThree(reference[v], Get(words[1], v), Get(words[2], v));
+          }
         }
       }
       count += static_cast<float>(items);

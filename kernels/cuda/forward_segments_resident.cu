@@ -3,6 +3,7 @@
 // parameters a vector has is found out when the output is written.
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/resident.cuh"
 #include "kernels/cuda/segments.cuh"
 
@@ -55,7 +56,7 @@ struct ForwardBody {
   Sent older;
   Sent newer;
   float count;
-  float reference;   // the thread's first x
+  float reference;   // an x of the thread
   float sum[2];      // of x - reference
   float squares[2];  // of its square
   float high;
@@ -112,7 +113,8 @@ struct ForwardBody {
     sum[0] = sum[1] = squares[0] = squares[1] = 0;
   }
 
-  // Each thread sums about its own first element, as in forward_columns_resident.cu.
+  // Each thread sums about the median of its own first three elements, as in
+  // forward_columns_resident.cu.
   template <bool FULL>
   __device__ __forceinline__ void Sum(const uint4* from, int, int items) {
 #pragma unroll
@@ -120,7 +122,9 @@ struct ForwardBody {
       if (!FULL && j >= items) break;
       float x[kVec];
       Unpack<X>(Tiles::X(from, j), x);
-      if (j == 0 && count == 0 && problem.formula != Formula::kRms) reference = x[0];
+      if (j == 0 && count == 0 && problem.formula != Formula::kRms) {
+        reference = MedianOfThree(x[0], x[1], x[2]);
+      }
 #pragma unroll
       for (int v = 0; v < kVec; ++v) {
         const float e = x[v] - reference;

@@ -19,6 +19,11 @@ __device__ __forceinline__ void WarpSum(A (&values)[N], int lanes) {
   }
 }
 
+// To sum about: where one element of three is far from the others, it is not this one.
+__device__ __forceinline__ float MedianOfThree(float a, float b, float c) {
+  return fmaxf(fminf(a, b), fminf(fmaxf(a, b), c));
+}
+
 // One for each reduction of a kernel: nothing is written twice, so one barrier is enough.
 template <int N, typename A>
 struct alignas(16) BlockStorage {

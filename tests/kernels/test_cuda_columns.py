@@ -195,17 +195,28 @@ def numpy_instance_norm(x: np.ndarray, epsilon: float = 1e-3) -> np.ndarray:
     return centered / np.sqrt((centered**2).mean(axis=1, keepdims=True) + epsilon)
 
 
-@pytest.mark.parametrize("far", [0, 2500, 4999], ids="row {}".format)
-@pytest.mark.parametrize("value", [1e4, -3e5])
-def test_one_row_far_from_the_others(far, value):
-    """Whichever row the kernel looks at first, one element far off costs no precision."""
+def check_one_row_far(rows, far, value):
     rng = np.random.default_rng(3)
-    x = rng.normal(2.0, 1.0, (2, 5000, 32)).astype(np.float32)
+    x = rng.normal(2.0, 1.0, (2, rows, 32)).astype(np.float32)
     x[:, far] = value
     y = forward(torch.from_numpy(x).cuda(), 32)[0].double().cpu().numpy()
     expected = numpy_instance_norm(x)
     bound = 2e-6 * (1 + np.abs(expected))
     assert (np.abs(y - expected) <= bound).all(), np.abs(y - expected).max()
+
+
+@pytest.mark.parametrize("far", [0, 2500, 4999], ids="row {}".format)
+@pytest.mark.parametrize("value", [1e4, -3e5])
+def test_one_row_far_from_the_others(far, value):
+    """Whichever row the kernel looks at first, one element far off costs no precision."""
+    check_one_row_far(5000, far, value)
+
+
+@pytest.mark.parametrize("rows", [1500, 2500, 3500, 5000])
+def test_a_first_row_far_from_the_others_on_a_small_chip(rows, monkeypatch):
+    """So that a thread has many rows of what stays on the chip."""
+    monkeypatch.setenv("NV_NORMS_MULTIPROCESSORS", "2")
+    check_one_row_far(rows, 0, -3e5)
 
 
 @large
@@ -234,30 +245,37 @@ def test_far_rows_nan_and_infinity_beyond_the_chip(shape, value):
     assert torch.equal(x[keep], y[keep])
 
 
-def test_zeros_around_a_far_mean():
+@pytest.mark.parametrize("chip", [None, "2"])
+def test_zeros_around_a_far_mean(chip, monkeypatch, rows=4001, channels=64):
     """Borders of zeros around values near 1000: every row that is cheap to look at is a zero."""
+    if chip:
+        monkeypatch.setenv("NV_NORMS_MULTIPROCESSORS", chip)
     rng = np.random.default_rng(4)
-    x = rng.normal(1000.0, 1.0, (2, 4001, 64)).astype(np.float32)
-    x[:, [0, 2000, 4000]] = 0
-    y = forward(torch.from_numpy(x).cuda(), 64)[0].double().cpu().numpy()
+    x = rng.normal(1000.0, 1.0, (2, rows, channels)).astype(np.float32)
+    x[:, [0, rows // 2, rows - 1]] = 0
+    y = forward(torch.from_numpy(x).cuda(), channels)[0].double().cpu().numpy()
     expected = numpy_instance_norm(x)
     np.testing.assert_allclose(y, expected, rtol=5e-6, atol=5e-6)
 
 
-def test_nan_and_infinity_stay_in_their_channel():
+def check_nan_and_infinity(samples, rows):
     torch.manual_seed(5)
-    x = torch.randn(3, 5000, 32, device="cuda")
+    x = torch.randn(samples, rows, 32, device="cuda")
     clean = forward(x, 32)[0]
-    x[1, 77, 5] = math.nan
-    x[2, 4000, 9] = math.inf
+    x[0, 77, 5] = math.nan
+    x[1, rows - 1000, 9] = math.inf
     y, mean, rstd, _ = forward(x, 32)
-    hit = torch.zeros(3, 32, dtype=torch.bool, device="cuda")
-    hit[1, 5] = hit[2, 9] = True
-    assert bool(y[1, :, 5].isnan().all()) and bool(y[2, :, 9].isnan().all())
-    assert torch.equal(mean.view(3, 32).isfinite(), ~hit)
-    assert torch.equal(rstd.view(3, 32).isnan(), hit)
+    hit = torch.zeros(samples, 32, dtype=torch.bool, device="cuda")
+    hit[0, 5] = hit[1, 9] = True
+    assert bool(y[0, :, 5].isnan().all()) and bool(y[1, :, 9].isnan().all())
+    assert torch.equal(mean.view(samples, 32).isfinite(), ~hit)
+    assert torch.equal(rstd.view(samples, 32).isnan(), hit)
     keep = ~hit.unsqueeze(1).expand_as(y)
     assert torch.equal(y[keep], clean[keep])
+
+
+def test_nan_and_infinity_stay_in_their_channel():
+    check_nan_and_infinity(3, 5000)
 
 
 @pytest.mark.parametrize("other", [F16, BF16], ids=str)

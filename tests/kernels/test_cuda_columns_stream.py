@@ -27,7 +27,7 @@ test_cuda_columns = pytest.importorskip("test_cuda_columns")
 library = test_cuda.library
 run_case = test_cuda.run_case
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
-KERNEL = "BackwardStreamKernel"
+KERNEL, FORWARD_KERNEL = "BackwardStreamKernel", "ForwardStreamKernel"
 
 
 @pytest.fixture(autouse=True)
@@ -204,24 +204,36 @@ def test_beyond_a_whole_chip(case, dtype, monkeypatch):
     run_case(case, dtype)
 
 
-@pytest.mark.parametrize("far", [0, 2500, 4999], ids="row {}".format)
+@pytest.mark.skipif(test_cuda.SMALL, reason="a profiler")
+@pytest.mark.parametrize(
+    "shape, dtype", [((2, 20001, 32), F32), ((2, 20001, 32), BF16), ((2, 30001, 64), BF16)], ids=str
+)
+def test_these_sizes_are_streamed_forward(shape, dtype):
+    """So that the tests below and test_every_cut test what they say."""
+    names = kernels_of(test_cuda_columns.forward(torch.randn(shape).cuda().to(dtype), shape[-1])[3])
+    if not names:
+        pytest.skip("the profiler sees no kernels")
+    assert FORWARD_KERNEL in names
+
+
+@pytest.mark.parametrize("far", [0, 10000, 20000], ids="row {}".format)
 @pytest.mark.parametrize("value", [1e4, -3e5])
 def test_one_row_far_from_the_others(far, value):
-    test_cuda_columns.test_one_row_far_from_the_others(far, value)
+    test_cuda_columns.check_one_row_far(20001, far, value)
 
 
-def test_zeros_around_a_far_mean():
-    test_cuda_columns.test_zeros_around_a_far_mean()
+def test_zeros_around_a_far_mean(monkeypatch):
+    test_cuda_columns.test_zeros_around_a_far_mean("2", monkeypatch, 20001, 32)
 
 
 def test_nan_and_infinity_stay_in_their_channel_forward():
-    test_cuda_columns.test_nan_and_infinity_stay_in_their_channel()
+    test_cuda_columns.check_nan_and_infinity(2, 20001)
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
 def test_y_in_the_place_of_x(dtype):
     torch.manual_seed(8)
-    x = torch.randn(5, 20001, 32, device="cuda").to(dtype)
+    x = torch.randn(2, 20001, 32, device="cuda").to(dtype)
     y, mean, rstd = test_cuda_columns.forward(x, 32)[:3]
     library.forward(x, None, None, x, mean, rstd, groups=32)()
     assert torch.equal(x, y)
