@@ -1,6 +1,7 @@
 """Single normalizations inside functions that XLA compiles: XLA's own code against the fused ops.
 
-Usage: python benchmarks/xla_layers.py [--what seeds groups activations] [--seconds N] [--out FILE]
+Usage: python benchmarks/xla_layers.py [--what seeds groups activations] [--kinds "group 32"]
+       [--seconds N] [--out FILE]
 
 `python benchmarks/xla_rule.py gpu FILE` then writes the table by which the rewriter decides.
 
@@ -37,9 +38,10 @@ VOLUMES = [(2, 128, 128, 128, 32), (4, 64, 64, 64, 64), (8, 64, 64, 64, 128), (8
 UNET = [(2, 96, 96, 96, 32), (2, 48, 48, 48, 64), (2, 24, 24, 24, 128), (2, 12, 12, 12, 256)]
 # BERT-base 32 x 512; ConvNeXtTiny's first and last stage at 64 images; a wide decoder.
 MODELS = [(16384, 768), (200704, 96), (3136, 768), (8192, 4096)]
-WHAT = ("seeds", "groups", "neighbours", "kinds", "activations")
+WHAT = ("seeds", "groups", "neighbours", "kinds", "activations", "volumes")
 # ResNet-like and diffusion models with 32 groups.
 IMAGES = [(32, 56, 56, 256), (8, 64, 64, 320), (4, 128, 128, 128)]
+IMAGES += [(16, 64, 64, 128), (16, 32, 32, 256), (16, 16, 16, 512), (16, 8, 8, 512)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,31 +77,36 @@ def cases(what: str, small: bool) -> list[Case]:
             for near in ("", "residual"):
                 found += [Case("instance", s, "bfloat16", backward, near) for s in UNET]
                 found += [Case("instance", s, "float32", backward, near) for s in UNET[:1]]
+            for near in ("residual", "both"):
+                found += by_group(backward, near)
         if what == "kinds":
             for near in ("", "residual"):
                 found += [Case("rms", s, t, backward, near) for t in types for s in MODELS[::3]]
-            found += by_channel(backward, "")
-            found += [Case("instance first", first(UNET[0]), "float32", backward)]
+            found += by_group(backward, "")
             found += [Case("layer", (65536, 250), t, backward) for t in types]
         if what == "activations":
             for near in ("activation inside", "activation"):
                 found += [Case("instance", s, "bfloat16", backward, near) for s in UNET]
                 found += [Case("instance", UNET[0], "float32", backward, near)]
-                found += by_channel(backward, near)
+                found += by_group(backward, near)
             found += [Case("instance", s, "bfloat16", backward, "both inside") for s in UNET[:2]]
             found += [Case("group 32", s, "bfloat16", backward, "both inside") for s in IMAGES[:2]]
+        if what == "volumes":  # as XLA has them beside 3-D convolutions
+            for near in ("", "residual", "activation inside", "activation", "both inside"):
+                found += [
+                    Case("instance first", first(s), "bfloat16", backward, near) for s in UNET
+                ]
+                found += [Case("instance first", first(UNET[0]), "float32", backward, near)]
+                found += [Case("group 32 first", first(UNET[2]), "bfloat16", backward, near)]
     if small:
         found = [dataclasses.replace(c, shape=tiny(c)) for c in found]
     return [dataclasses.replace(c, links=links(c)) for c in found]
 
 
-def by_channel(backward: bool, near: str) -> list[Case]:
-    """Group norms, and instance norms channels first."""
+def by_group(backward: bool, near: str) -> list[Case]:
     found = [Case("group 32", s, "bfloat16", backward, near) for s in IMAGES]
     found += [Case("group 32", IMAGES[0], "float32", backward, near)]
-    found += [Case("group 32 first", first(IMAGES[0]), "bfloat16", backward, near)]
-    found += [Case("instance first", first(s), "bfloat16", backward, near) for s in UNET[:2]]
-    return found
+    return [*found, Case("group 32 first", first(IMAGES[0]), "bfloat16", backward, near)]
 
 
 def first(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -274,6 +281,7 @@ def slopes_in(graph: Any) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--what", nargs="+", default=list(WHAT), choices=WHAT)
+    parser.add_argument("--kinds", nargs="+", help='of these only: "layer", "group 32 first", ...')
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--small", action="store_true", help="tiny tensors, to see that it runs")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after so long")
@@ -285,6 +293,7 @@ def main() -> None:
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     todo = [case for what in options.what for case in cases(what, options.small)]
+    todo = [case for case in todo if not options.kinds or case.kind in options.kinds]
     # What is cut at the end is what matters least.
     todo.sort(key=lambda c: (not c.backward, c.neighbours != ""))
 

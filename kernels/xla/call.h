@@ -6,7 +6,7 @@
 //   backward   operands  dy, x, [scale], [offset], [mean], rstd
 //              results   [dx], [dscale], [doffset], [workspace]
 //
-// All are row-major. There is no mean for kRms. The attributes:
+// All are row-major, x's axes as placement.h has them. There is no mean for kRms. The attributes:
 //
 //   formula                    a Formula
 //   epsilon                    forward

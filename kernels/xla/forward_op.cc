@@ -2,6 +2,7 @@
 
 #include "kernels/xla/call.h"
 #include "kernels/xla/operands.h"
+#include "kernels/xla/placement.h"
 #include "kernels/xla/plain.h"
 
 namespace nv_norms {
@@ -9,7 +10,8 @@ namespace xla_call {
 
 using tensorflow::XlaOpKernelContext;
 
-ForwardOp::ForwardOp(tensorflow::OpKernelConstruction* ctx, Kind kind) : XlaOpKernel(ctx) {
+ForwardOp::ForwardOp(tensorflow::OpKernelConstruction* ctx, Kind kind)
+    : XlaOpKernel(ctx), call_format_(CallFormat(*ctx)) {
   OP_REQUIRES_OK(ctx, ReadAttributes(ctx, kind, /*forward=*/true, &attributes_));
 }
 
@@ -20,7 +22,7 @@ absl::Status ForwardOp::Build(XlaOpKernelContext* ctx) {
   for (int i = 0; i < ctx->num_inputs(); ++i) {
     TF_RETURN_IF_ERROR(GetOperand(ctx, i, &operands[i]));
   }
-  const Operand& x = operands[0];
+  Operand& x = operands[0];
   ForwardCall call;
   ForwardProblem& problem = call.problem;
   problem.formula = attributes_.formula;
@@ -54,7 +56,10 @@ absl::Status ForwardOp::Build(XlaOpKernelContext* ctx) {
     return absl::OkStatus();
   }
 
-  const tensorflow::TensorShape stat_shape = StatShape(attributes_, x.bounds);
+  const Placement placement(attributes_, x.bounds.dims(), call_format_);
+  placement.Place(&x);
+  TF_RETURN_IF_ERROR(MakeGeometry(placement.attributes(), x.bounds, &problem.geometry));
+  const tensorflow::TensorShape stat_shape = StatShape(placement.attributes(), x.bounds);
   std::vector<Result> results = {{ctx->output_xla_type(0), x.bounds}};
   for (int i = 1; i < ctx->num_outputs(); ++i) {
     results.push_back({ctx->output_xla_type(i), stat_shape});
@@ -65,7 +70,8 @@ absl::Status ForwardOp::Build(XlaOpKernelContext* ctx) {
   TF_RETURN_IF_ERROR(ToTensorFlow(AttributesOf(call, &attributes)));
   const std::vector<xla::XlaOp> outputs =
       Call(ctx->builder(), kForwardTarget, operands, results, workspace, attributes);
-  for (size_t i = 0; i < outputs.size(); ++i) ctx->SetOutput(static_cast<int>(i), outputs[i]);
+  ctx->SetOutput(0, placement.Replace(outputs[0]));
+  for (size_t i = 1; i < outputs.size(); ++i) ctx->SetOutput(static_cast<int>(i), outputs[i]);
   return absl::OkStatus();
 }
 

@@ -1,6 +1,8 @@
 #ifndef NV_NORMS_KERNELS_XLA_FORWARD_OP_H_
 #define NV_NORMS_KERNELS_XLA_FORWARD_OP_H_
 
+#include <string>
+
 #include "kernels/tensorflow/attributes.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 
@@ -20,6 +22,7 @@ class ForwardOp : public tensorflow::XlaOpKernel {
   absl::Status Build(tensorflow::XlaOpKernelContext* ctx);
 
   Attributes attributes_;
+  std::string call_format_;
 };
 
 }  // namespace xla_call

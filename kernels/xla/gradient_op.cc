@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/xla/call.h"
 #include "kernels/xla/operands.h"
+#include "kernels/xla/placement.h"
 #include "kernels/xla/plain.h"
 #include "tensorflow/compiler/tf2xla/type_util.h"
 
@@ -23,7 +24,8 @@ absl::Status CheckShape(const char* name, const TensorShape& shape, const Tensor
 
 }  // namespace
 
-GradientOp::GradientOp(tensorflow::OpKernelConstruction* ctx, Kind kind) : XlaOpKernel(ctx) {
+GradientOp::GradientOp(tensorflow::OpKernelConstruction* ctx, Kind kind)
+    : XlaOpKernel(ctx), call_format_(CallFormat(*ctx)) {
   OP_REQUIRES_OK(ctx, ReadAttributes(ctx, kind, /*forward=*/false, &attributes_));
   OP_REQUIRES_OK(ctx, ReadWanted(ctx, &wanted_));
 }
@@ -98,6 +100,10 @@ absl::Status GradientOp::Build(XlaOpKernelContext* ctx) {
     return absl::OkStatus();
   }
 
+  const Placement placement(attributes_, x_shape.dims(), call_format_);
+  for (Operand* operand : {&operands[0], &operands[1]}) placement.Place(operand);  // x_shape, too
+  TF_RETURN_IF_ERROR(MakeGeometry(placement.attributes(), x_shape, &problem.geometry));
+  if (call.dx) results[0].shape = x_shape;
   int64_t workspace = 0;
   TF_RETURN_IF_ERROR(
       ToTensorFlow(Workspace(problem, call.dx, call.dscale || call.doffset, &workspace)));
@@ -105,7 +111,10 @@ absl::Status GradientOp::Build(XlaOpKernelContext* ctx) {
   TF_RETURN_IF_ERROR(ToTensorFlow(AttributesOf(call, &attributes)));
   const std::vector<xla::XlaOp> outputs =
       Call(ctx->builder(), kBackwardTarget, operands, results, workspace, attributes);
-  for (size_t i = 0; i < outputs.size(); ++i) ctx->SetOutput(static_cast<int>(i), outputs[i]);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const bool is_dx = call.dx && i == 0;
+    ctx->SetOutput(static_cast<int>(i), is_dx ? placement.Replace(outputs[i]) : outputs[i]);
+  }
   return absl::OkStatus();
 }
 

@@ -1,6 +1,8 @@
 #ifndef NV_NORMS_KERNELS_XLA_GRADIENT_OP_H_
 #define NV_NORMS_KERNELS_XLA_GRADIENT_OP_H_
 
+#include <string>
+
 #include "kernels/tensorflow/attributes.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 
@@ -21,6 +23,7 @@ class GradientOp : public tensorflow::XlaOpKernel {
   absl::Status Build(tensorflow::XlaOpKernelContext* ctx);
 
   Attributes attributes_;
+  std::string call_format_;
   Wanted wanted_;
 };
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _saving, _stock, _tape
+from . import _saving, _stock, _tape, _trace_layout
 
 
 def register(ops: ModuleType) -> None:
@@ -54,6 +54,7 @@ def _register(ops: ModuleType, kind: str, attributes: tuple[str, ...]) -> None:
             **extra,
             **meaning,
         )
+        _trace_layout.copy(op, dx[0])
         if _saving.is_marked(op):
             dx[0].op._set_attr(_saving.MARK, tf.compat.v1.AttrValue(b=True))
             read = [dy, op.inputs[0], *params[:num_scale], *offset]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _options, _trace_graph, _xla_rule
+from . import _options, _trace_graph, _trace_layout, _xla_rule
 
 # Ops that only hand their first input on, in another type or shape.
 _VIEWS = frozenset({"Cast", "Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient"})
+# Each input becomes the output of its place: around what has a gradient of its own, as silu.
+_MANY_VIEWS = "IdentityN"
 
 LEFT = "left_to_xla"
 STOPS = "stops_a_gradient"
@@ -78,6 +80,17 @@ def _norm(graph: Any, group: list[dict[str, Any]], node: Any, device_type: str) 
     if x is not None and x.shape.rank is not None:
         shape = tuple(x.shape.as_list())
     named = record["device"].rpartition("device:")[2].partition(":")[0]
+    data_format = node.attr["data_format"].s.decode() if "data_format" in node.attr else ""
+    device_type = named or device_type
+    if data_format and shape is not None and len(shape) > 2:
+        ys = [] if y is None else [y]
+        wanted = _trace_layout.call_format(x, ys, data_format, device_type)
+        if wanted != data_format:
+            first = wanted == "NC..."
+            shape = (
+                (shape[0], shape[-1], *shape[1:-1]) if first else (shape[0], *shape[2:], shape[1])
+            )
+            data_format = wanted
     slope = record["negative_slope"]
     readers = _readers(y)
     if slope == 0.0:  # its gradient, which is inside, too
@@ -87,12 +100,12 @@ def _norm(graph: Any, group: list[dict[str, Any]], node: Any, device_type: str) 
         gradient="" if not gradients else "fused" if all(gradients) else "stock",
         shape=shape,
         axes=tuple(record["axes"]),
-        data_format=node.attr["data_format"].s.decode() if "data_format" in node.attr else "",
+        data_format=data_format,
         groups=node.attr["groups"].i if "groups" in node.attr else 0,
         dtype={"half": "float16", "float": "float32", "double": "float64"}.get(
             record["dtype"], record["dtype"]
         ),
-        device_type=named or device_type,
+        device_type=device_type,
         producer=_producer(x),
         readers=readers,
         activation_inside=slope != 1.0,
@@ -107,8 +120,8 @@ def _tensor(graph: Any, name: str) -> Any:
 
 
 def _producer(tensor: Any) -> str:
-    while tensor is not None and tensor.op.type in _VIEWS:
-        tensor = tensor.op.inputs[0]
+    while tensor is not None and (tensor.op.type in _VIEWS or tensor.op.type == _MANY_VIEWS):
+        tensor = tensor.op.inputs[tensor.value_index]
     return "" if tensor is None else tensor.op.type
 
 
@@ -116,9 +129,12 @@ def _readers(tensor: Any) -> tuple[str, ...]:
     types: set[str] = set()
     waiting = [] if tensor is None else [tensor]
     while waiting:
-        for op in waiting.pop().consumers():
+        tensor = waiting.pop()
+        for op in tensor.consumers():
             if op.type in _VIEWS:
                 waiting.append(op.outputs[0])
+            elif op.type == _MANY_VIEWS:
+                waiting += [o for i, o in zip(op.inputs, op.outputs, strict=True) if i is tensor]
             else:
                 types.add(op.type)
     return tuple(sorted(types))

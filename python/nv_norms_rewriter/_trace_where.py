@@ -8,14 +8,14 @@ from . import _process, _saving
 
 # One of these takes the inverse root in every normalization.
 _ROOTS = frozenset({"Rsqrt", "Sqrt", "Pow", "FusedBatchNormV3"})
-# What fused ops beside them take in.
-_TAKEN_IN = frozenset({"Cast", "LeakyRelu", "Relu"})
+# What fused ops beside them take in, or whose layout they take.
+_BESIDE = frozenset({"Cast", "LeakyRelu", "Relu", "Conv2D", "Conv3D", "Conv3DBackpropInputV2"})
 
 
 def is_of_interest(types: set[str]) -> bool:
-    """Whether ops of these types may be a normalization, or a fused one and what it takes in."""
-    taken_in = not types.isdisjoint(_TAKEN_IN) and not types.isdisjoint(_fused_ops())
-    return taken_in or not types.isdisjoint(_ROOTS)
+    """Whether ops of these types may be a normalization, or a fused one and what matters to it."""
+    beside = not types.isdisjoint(_BESIDE) and not types.isdisjoint(_fused_ops())
+    return beside or not types.isdisjoint(_ROOTS)
 
 
 def _fused_ops() -> frozenset[str]:
