@@ -16,11 +16,8 @@ from . import _xla_measured_cpu, _xla_measured_gpu
 # Lines of Measured, for each type of device.
 MEASURED = {"GPU": _xla_measured_gpu.MEASURED, "CPU": _xla_measured_cpu.MEASURED}
 
-# What a fused op must be faster by: the times spread by some 5 %. Beside convolutions less is left
-# of it on a GPU, perhaps for the layouts that XLA chooses: four norms of 48^3 x 64, at 1.10 by
-# themselves, made the step of a 3-D U-Net 3 % slower (21.5 to 22.0 ms, 17.0 to 17.6 ms).
+# What a fused op must be faster by: the times spread by some 5 %.
 _PAYS = 1.05
-_PAYS_BESIDE_CONVOLUTIONS = 1.15
 # How far the nearest may be: in the number of elements that share a mean, and of all of x.
 _NEAR_SIZE = 8.0
 _NEAR_ELEMENTS = 32.0
@@ -148,17 +145,12 @@ def why_left(norm: Norm) -> str:
         return why_left(dataclasses.replace(norm, readers=("LeakyRelu",), activation_inside=False))
     if nearest is None:
         return f"nothing like it was measured inside XLA on a {case.device} ({_described(case)})"
-    if nearest.speedup >= _least(case):
+    if nearest.speedup >= _PAYS:
         return ""
     return (
         f"{nearest.speedup:.2f} times as fast as XLA's own code at {nearest.shape}, the nearest "
         f"that was measured ({_described(case)})"
     )
-
-
-def _least(case: _Case) -> float:
-    by_channel = case.kind in ("instance_norm", "group_norm")
-    return _PAYS_BESIDE_CONVOLUTIONS if by_channel and case.device == "GPU" else _PAYS
 
 
 def _nearest(case: _Case, measured: Iterable[Measured]) -> Measured | None:

@@ -22,7 +22,7 @@ TABLE = (
     ("layer_norm", "rows", 2, True, "", 100, 100, 10**8, 0.99, "1000000 x 100"),
     ("instance_norm", "channels last", 4, False, "", 32, 96**3, 2 * 96**3 * 32, 1.18, "96"),
     ("instance_norm", "channels last", 4, False, "", 256, 24**3, 2 * 24**3 * 256, 0.88, "24"),
-    ("instance_norm", "channels last", 2, False, "", 64, 48**3, V48, 1.12, "48"),
+    ("instance_norm", "channels last", 2, False, "", 64, 48**3, V48, 1.02, "48"),
     ("instance_norm", "channels last", 2, False, "activation", 64, 48**3, V48, 0.8, "48"),
     ("instance_norm", "channels last", 2, False, "activation", 64, 12**2, V12, 1.4, "12"),
     (
@@ -107,6 +107,7 @@ INSIDE = LAST | HALF | {"activation_inside": True}
         ("instance_norm", (2, 48, 48, 48, 64), (1, 2, 3), INSIDE),
         ("instance_norm", (2, 48, 48, 48, 64), (1, 2, 3), INSIDE | {"readers": ()}),
         ("instance_norm", (2, 48, 48, 48, 64), (1, 2, 3), INSIDE | {"producer": "AddV2"}),
+        ("instance_norm", (2, 48, 48, 48, 64), (1, 2, 3), INSIDE | {"producer": "ConcatV2"}),
         ("instance_norm", (2, 12, 12, 64), (1, 2), INSIDE),  # as if it were outside
         ("layer_norm", (512, 768), (-1,), CPU),
         ("layer_norm", (512, 767), (-1,), CPU),
@@ -158,7 +159,7 @@ NOT_MEASURED = "nothing like it was measured"
         ("layer_norm", None, (-1,), CPU | {"readers": ("Tanh",)}, NOT_MEASURED),
         ("instance_norm", (2, 24, 24, 24, 256), (1, 2, 3), LAST, "0.88 times as fast"),
         ("instance_norm", (None, None, None, None, 32), (1, 2, 3), LAST, "0.88 times as fast"),
-        ("instance_norm", (2, 48, 48, 48, 64), (1, 2, 3), LAST | HALF, "1.12 times as fast"),
+        ("instance_norm", (2, 48, 48, 48, 64), (1, 2, 3), LAST | HALF, "1.02 times as fast"),
         (
             "instance_norm", (2, 48, 48, 48, 64), (1, 2, 3), LAST | HALF | {"readers": ("Relu",)},
             "0.80 times as fast",
@@ -224,11 +225,10 @@ def test_each_measured_case_decides_itself(device: str, m: _xla_rule.Measured) -
         groups=groups,
         device_type=device,
     )
-    by_channel = m.layout != "rows"
     if device == "CPU" and m.elements < 50_000:
         assert "fewer than" in why
         return
-    assert (why == "") == (m.speedup >= (1.15 if by_channel and device == "GPU" else 1.05)), why
+    assert (why == "") == (m.speedup >= 1.05), why
     assert not why or f"{m.speedup:.2f} times" in why
 
 

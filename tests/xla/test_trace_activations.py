@@ -39,6 +39,12 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_library, "gpus_are_usable", lambda: True)
 
 
+@pytest.fixture
+def cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions are traced as for a CPU."""
+    monkeypatch.setattr(_trace_where, "device_type", lambda: "CPU")
+
+
 class Norm(tf.Module):
     """An instance norm over the middle axes, with variables."""
 
@@ -158,6 +164,7 @@ def test_step_on_a_gpu(slope: float, compiled: bool, rng: np.random.Generator) -
     ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("cpu")
 @pytest.mark.parametrize("way", WAYS)
 def test_on_a_cpu_they_stay(way: Callable, norm: Norm, x: tf.Tensor, da: tf.Tensor) -> None:
     function = step(norm, da, way, 0.25, jit_compile=True)
@@ -394,6 +401,7 @@ def test_keras_model(slope: float, policy: str, groups: int, rng: np.random.Gene
     assert len(records) == 4
 
 
+@pytest.mark.usefixtures("cpu")
 def test_nothing_is_taken_in_of_a_model_on_a_cpu(rng: np.random.Generator) -> None:
     model = small_model("float32", keras.layers.ReLU, -1)
     x = rng.normal(size=(4, 8, 8, 4)).astype(np.float32)

@@ -18,7 +18,10 @@ sys.path.insert(0, str(ROOT / "tests" / "python"))
 
 from processes import result  # noqa: E402
 
-__all__ = ["EPSILON", "ROOT", "SHAPE", "Layer", "close", "found", "ops_in", "result"]
+__all__ = ["EPSILON", "HERE", "ROOT", "SHAPE", "Layer", "close", "found", "ops_in", "result"]
+
+# Where TensorFlow puts what nobody has placed.
+HERE = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
 
 EPSILON = 1e-3
 SHAPE = (3, 5, 17)
