@@ -12,7 +12,7 @@ from traced import ROOT
 from nv_norms_rewriter import _xla_rule
 
 # Near enough to what was measured to read, far enough from it to be told apart.
-V48, V12 = 2 * 48**3 * 64, 2 * 12**2 * 64
+V48, V12 = 2 * 48**3 * 64, 1000 * 12**2 * 64
 TABLE = (
     ("layer_norm", "rows", 4, True, "", 768, 768, 16384 * 768, 1.65, "16384 x 768"),
     ("layer_norm", "rows", 4, True, "residual", 768, 768, 16384 * 768, 1.35, "16384 x 768"),
@@ -103,12 +103,13 @@ INSIDE = LAST | HALF | {"activation_inside": True}
         ("layer_norm", (16384, 768), (-1,), {"dtype": "float16"}),
         ("instance_norm", (2, 96, 96, 96, 32), (-4, -3, -2), LAST),
         ("instance_norm", (None, 90, 90, 90, 48), (-4, -3, -2), LAST),
-        ("group_norm", (2, 256, 56, 56), (1, 2, 3), FIRST | {"groups": 16}),
+        ("group_norm", (64, 256, 56, 56), (1, 2, 3), FIRST | {"groups": 16}),
+        ("group_norm", (None, 256, 72, 72), (1, 2, 3), FIRST | {"groups": 16}),
         ("instance_norm", (2, 48, 48, 48, 64), (1, 2, 3), INSIDE),
         ("instance_norm", (2, 48, 48, 48, 64), (1, 2, 3), INSIDE | {"readers": ()}),
         ("instance_norm", (2, 48, 48, 48, 64), (1, 2, 3), INSIDE | {"producer": "AddV2"}),
         ("instance_norm", (2, 48, 48, 48, 64), (1, 2, 3), INSIDE | {"producer": "ConcatV2"}),
-        ("instance_norm", (2, 12, 12, 64), (1, 2), INSIDE),  # as if it were outside
+        ("instance_norm", (1500, 12, 12, 64), (1, 2), INSIDE),  # as if it were outside
         ("layer_norm", (512, 768), (-1,), CPU),
         ("layer_norm", (512, 767), (-1,), CPU),
         ("layer_norm", (100_000, 12), (-1,), CPU),
@@ -137,17 +138,22 @@ NOT_MEASURED = "nothing like it was measured"
         ("layer_norm", (16384, 4096), (-1,), {}, "1.04 times as fast"),
         ("layer_norm", (100_000, 100), (-1,), HALF, "0.99 times as fast"),
         ("layer_norm", (16384, 100_000), (-1,), {}, NOT_MEASURED),
-        ("layer_norm", (16, 768), (-1,), {}, NOT_MEASURED),
+        ("layer_norm", (600_000, 768), (-1,), {}, NOT_MEASURED),
+        ("layer_norm", (640, 768), (-1,), {}, "fewer than 500000 elements: inside XLA on a GPU"),
+        ("layer_norm", (None, 8000), (-1,), {}, "fewer than 500000 elements"),
+        ("rms_norm", (19000, 512), (-1,), FORWARD, "fewer than 10000000 elements"),
+        ("instance_norm", (None, 60, 60, 64), (1, 2), LAST, "fewer than 10000000 elements"),
+        ("group_norm", (30, 256, 56, 56), (1, 2, 3), FIRST | {"groups": 16}, "fewer than 32000000"),
         ("layer_norm", (16384, 766), (-1,), {}, NOT_MEASURED),
         ("layer_norm", (16384, 768), (-1,), FORWARD, NOT_MEASURED),
         ("layer_norm", (16384, 768), (-1,), HALF | {"producer": "AddV2"}, NOT_MEASURED),
         ("layer_norm", (None, None, None), (-1,), {}, "1.04 times as fast"),
-        ("layer_norm", (2, 300, 9), (1,), {}, NOT_MEASURED),
+        ("layer_norm", (200, 300, 9), (1,), {}, NOT_MEASURED),
         ("layer_norm", None, (-1,), {}, NOT_MEASURED),
         ("rms_norm", (16384, 768), (-1,), {}, NOT_MEASURED),
         ("layer_norm", (16384, 768), (-1,), {"gradient": "stock"}, "gradient stays"),
         ("layer_norm", (16384, 768), (-1,), {"dtype": "float64"}, NOT_MEASURED),
-        ("rms_norm", (None, 512), (-1,), FORWARD, "0.95 times as fast"),
+        ("rms_norm", (None, None, 512), (-1,), FORWARD, "0.95 times as fast"),
         ("layer_norm", (None, 768), (-1,), CPU | {"gradient": "stock"}, "gradient stays"),
         ("layer_norm", (80, 768), (-1,), CPU, "0.98 times as fast"),
         ("layer_norm", (9000, 12), (-1,), CPU, "0.97 times as fast"),
@@ -157,7 +163,7 @@ NOT_MEASURED = "nothing like it was measured"
         ("layer_norm", (512, 768), (-1,), CPU | {"producer": "AddV2"}, NOT_MEASURED),
         ("layer_norm", (None, 64), (-1,), CPU | {"gradient": ""}, NOT_MEASURED),
         ("layer_norm", None, (-1,), CPU | {"readers": ("Tanh",)}, NOT_MEASURED),
-        ("instance_norm", (2, 24, 24, 24, 256), (1, 2, 3), LAST, "0.88 times as fast"),
+        ("instance_norm", (4, 24, 24, 24, 256), (1, 2, 3), LAST, "0.88 times as fast"),
         ("instance_norm", (None, None, None, None, 32), (1, 2, 3), LAST, "0.88 times as fast"),
         ("instance_norm", (2, 48, 48, 48, 64), (1, 2, 3), LAST | HALF, "1.02 times as fast"),
         (
@@ -169,7 +175,7 @@ NOT_MEASURED = "nothing like it was measured"
             "0.80 times as fast",
         ),
         (
-            "instance_norm", (2, 12, 12, 64), (1, 2), INSIDE | {"producer": "AddV2"},
+            "instance_norm", (1500, 12, 12, 64), (1, 2), INSIDE | {"producer": "AddV2"},
             f"{NOT_MEASURED} inside XLA on a GPU (instance_norm, channels last, 2 bytes to an "
             "element, forward, elementwise ops on both sides)",
         ),
@@ -178,8 +184,8 @@ NOT_MEASURED = "nothing like it was measured"
             NOT_MEASURED,
         ),
         ("instance_norm", (2, 32, 96, 96, 96), (2, 3, 4), FIRST, NOT_MEASURED),
-        ("group_norm", (2, 56, 56, 256), (1, 2, 3), LAST | {"groups": 16}, NOT_MEASURED),
-        ("group_norm", (2, 256, 56, 56), (1, 2, 3), FIRST | {"groups": 1}, NOT_MEASURED),
+        ("group_norm", (64, 56, 56, 256), (1, 2, 3), LAST | {"groups": 16}, NOT_MEASURED),
+        ("group_norm", (64, 256, 56, 56), (1, 2, 3), FIRST | {"groups": 1}, NOT_MEASURED),
     ],
 )
 # fmt: on
@@ -225,8 +231,11 @@ def test_each_measured_case_decides_itself(device: str, m: _xla_rule.Measured) -
         groups=groups,
         device_type=device,
     )
-    if device == "CPU" and m.elements < 50_000:
-        assert "fewer than" in why
+    least = {"CPU": 50_000, "GPU": 500_000}[device]
+    if device == "GPU" and not m.gradient:
+        least = 32_000_000 if m.kind == "group_norm" else 10_000_000
+    if m.elements < least:
+        assert f"fewer than {least} elements" in why
         return
     assert (why == "") == (m.speedup >= 1.05), why
     assert not why or f"{m.speedup:.2f} times" in why
