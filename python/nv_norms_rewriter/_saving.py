@@ -124,9 +124,8 @@ def _make_call(node: Any, function: tuple[str, list[int], list[int]]) -> None:
     name, types_in, types_out = function
     node.op = "PartitionedCall"
     for key in list(node.attr):
-        if not key.startswith("_"):
+        if not key.startswith("_") or key.startswith("_nv_norms_"):
             del node.attr[key]
-    del node.attr[MARK]
     node.attr["f"].func.name = name
     node.attr["Tin"].list.type.extend(types_in)
     node.attr["Tout"].list.type.extend(types_out)

@@ -298,6 +298,15 @@ def test_the_call_has_the_layout_that_is_said(rng: np.random.Generator) -> None:
 
 
 @pytest.mark.usefixtures("gpu")
+def test_nothing_of_it_leaves_the_process() -> None:
+    graph = traced(lambda x: norm(conv(x)))
+    assert formats(graph) == ["NC..."]
+    written = graph.as_graph_def()
+    assert "PartitionedCall" in {node.op for node in written.node}
+    assert b"nv_norms" not in written.SerializeToString()
+
+
+@pytest.mark.usefixtures("gpu")
 def test_rule_is_asked_about_the_layout_inside(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(_trace_choice._xla_rule, "why_left", lambda n: asked.append(n) or "no")
