@@ -109,36 +109,22 @@ class Rows {
   // Long rows, some at a time: the sums of each slab, then of each row; then a strip of columns at
   // a time all these rows' input gradients and the strip's part of dgamma and dbeta.
   void Slabs() {
-    const Kernels<T>& kernels = KernelsFor<T>();
-    const LongRows cut(layout_, 2 * sizeof(T));
+    const LongRows cut(layout_, 2 * sizeof(T), kLeastTogether);
+    std::vector<GradientTerms<A>> terms(cut.rows_together());
+    if (ParamByColumn(layout_) && cut.rows_together() == layout_.rows) {
+      Sum(cut, 0, layout_.rows, &terms);
+      StoreAllRows(terms);
+      return;
+    }
     const int64_t slabs = cut.slabs();
     const bool by_column = ParamByColumn(layout_);
-    const bool want_params = ParamSums::Wanted(buffers_);
     // Where a run of columns has one parameter, a slab keeps sums of its own for those it meets.
     const int64_t per_slab = by_column ? cut.slab() : cut.slab() / layout_.col_divisor + 2;
-    const int64_t params = problem_.geometry.params;
-    ParamSums total(buffers_, 1, by_column ? slabs * per_slab : params);
+    ParamSums total(buffers_, 1, by_column ? slabs * per_slab : problem_.geometry.params);
     ParamSums met(buffers_, by_column ? 0 : cut.rows_together() * slabs, per_slab);
-    std::vector<GradientSums> partial(cut.rows_together() * slabs);
-    std::vector<GradientTerms<A>> terms(cut.rows_together());
     for (int64_t first = 0; first < layout_.rows; first += cut.rows_together()) {
       const int64_t rows = std::min(cut.rows_together(), layout_.rows - first);
-      parallel_for_(rows * slabs, 2 * cut.slab(), [&](int64_t begin, int64_t end) {
-        Reader<T> x = x_;
-        Reader<T> dy = dy_;
-        for (int64_t i = begin; i < end; ++i) {
-          const Slab at = cut.At(first, i);
-          partial[i] =
-              kernels.gradient_sums(task_, at.row, at.begin, at.end, x.Get(at.offset, at.count()),
-                                    dy.Get(at.offset, at.count()));
-        }
-      });
-      for (int64_t row = 0; row < rows; ++row) {
-        GradientSums sums;
-        for (int64_t slab = 0; slab < slabs; ++slab) sums.Add(partial[row * slabs + slab]);
-        terms[row] = TermsOf<A>(task_.formula, static_cast<double>(layout_.cols), task_.stat,
-                                task_.mean, task_.rstd, first + row, sums);
-      }
+      Sum(cut, first, rows, &terms);
       met.Clear();
       parallel_for_(slabs, 3 * rows * cut.slab(), [&](int64_t begin, int64_t end) {
         Reader<T> x = x_;
@@ -148,24 +134,15 @@ class Rows {
         for (int64_t i = begin; i < end; ++i) {
           const int64_t slab = slabs - 1 - i;
           for (int64_t row = rows - 1; row >= 0; --row) {
-            const Slab at = cut.At(first, row * slabs + slab);
             const int64_t sums = row * slabs + slab;
-            const T* x_at = x.Get(at.offset, at.count());
-            const T* dy_at = dy.Get(at.offset, at.count());
-            T* dx_at = buffers_.dx == nullptr ? unwanted.data() : dx.Room(at.offset, at.count());
-            double* dgamma = !want_params ? nullptr
-                             : by_column  ? total.Gamma(0, at.begin)
-                                          : met.Gamma(sums);
-            double* dbeta = !want_params ? nullptr
-                            : by_column  ? total.Beta(0, at.begin)
-                                         : met.Beta(sums);
-            kernels.backward_run(task_, terms[row], at.row, at.begin, at.end, x_at, dy_at, dx_at,
-                                 dgamma, dbeta);
-            if (buffers_.dx != nullptr) dx.Commit(at.offset, at.count());
+            const Slab at = cut.At(first, sums);
+            double* dgamma = by_column ? total.Gamma(0, at.begin) : met.Gamma(sums);
+            double* dbeta = by_column ? total.Beta(0, at.begin) : met.Beta(sums);
+            StoreSlab(at, terms[row], &x, &dy, &dx, unwanted.data(), dgamma, dbeta);
           }
         }
       });
-      if (by_column || !want_params) continue;
+      if (by_column || !ParamSums::Wanted(buffers_)) continue;
       for (int64_t i = 0; i < rows * slabs; ++i) {
         const Slab at = cut.At(first, i);
         const int64_t param = FirstParam(layout_, at.row, at.begin);
@@ -176,12 +153,82 @@ class Rows {
     total.Store(problem_, buffers_, parallel_for_);
   }
 
+  // What the rows from `first` on need of their sums.
+  void Sum(const LongRows& cut, int64_t first, int64_t rows,
+           std::vector<GradientTerms<A>>* terms) const {
+    const int64_t slabs = cut.slabs();
+    std::vector<GradientSums> partial(rows * slabs);
+    parallel_for_(rows * slabs, 2 * cut.slab(), [&](int64_t begin, int64_t end) {
+      Reader<T> x = x_;
+      Reader<T> dy = dy_;
+      for (int64_t i = begin; i < end; ++i) {
+        const Slab at = cut.At(first, i);
+        partial[i] = KernelsFor<T>().gradient_sums(task_, at.row, at.begin, at.end,
+                                                   x.Get(at.offset, at.count()),
+                                                   dy.Get(at.offset, at.count()));
+      }
+    });
+    for (int64_t row = 0; row < rows; ++row) {
+      GradientSums sums;
+      for (int64_t slab = 0; slab < slabs; ++slab) sums.Add(partial[row * slabs + slab]);
+      (*terms)[row] = TermsOf<A>(task_.formula, static_cast<double>(layout_.cols), task_.stat,
+                                 task_.mean, task_.rstd, first + row, sums);
+    }
+  }
+
+  // With all rows at a time a strip's sums are all that there is of its columns' dgamma and dbeta,
+  // so that these need no memory but a cache's.
+  void StoreAllRows(const std::vector<GradientTerms<A>>& terms) const {
+    const int64_t strips = (layout_.cols + kStrip - 1) / kStrip;
+    parallel_for_(strips, 3 * layout_.rows * kStrip, [&](int64_t begin, int64_t end) {
+      Reader<T> x = x_;
+      Reader<T> dy = dy_;
+      Writer<T> dx = dx_;
+      std::vector<T> unwanted(buffers_.dx == nullptr ? kStrip : 0);
+      std::vector<double> sums(2 * kStrip);
+      double* dgamma = ParamSums::Wanted(buffers_) ? sums.data() : nullptr;
+      double* dbeta = buffers_.dbeta != nullptr ? sums.data() + kStrip : nullptr;
+      for (int64_t strip = begin; strip < end; ++strip) {
+        std::fill(sums.begin(), sums.end(), 0.0);
+        Slab at;
+        at.begin = strip * kStrip;
+        at.end = std::min(layout_.cols, at.begin + kStrip);
+        for (at.row = 0; at.row < layout_.rows; ++at.row) {
+          at.offset = at.row * layout_.cols + at.begin;
+          StoreSlab(at, terms[at.row], &x, &dy, &dx, unwanted.data(), dgamma, dbeta);
+        }
+        if (buffers_.dgamma != nullptr) {
+          Store(problem_.dparam, dgamma, at.count(), buffers_.dgamma, at.begin);
+        }
+        if (dbeta != nullptr) {
+          Store(problem_.dparam, dbeta, at.count(), buffers_.dbeta, at.begin);
+        }
+      }
+    });
+  }
+
+  void StoreSlab(const Slab& at, const GradientTerms<A>& terms, Reader<T>* x, Reader<T>* dy,
+                 Writer<T>* dx, T* unwanted, double* dgamma, double* dbeta) const {
+    const bool wanted = buffers_.dx != nullptr;
+    const T* x_at = x->Get(at.offset, at.count());
+    const T* dy_at = dy->Get(at.offset, at.count());
+    T* dx_at = wanted ? dx->Room(at.offset, at.count()) : unwanted;
+    KernelsFor<T>().backward_run(task_, terms, at.row, at.begin, at.end, x_at, dy_at, dx_at, dgamma,
+                                 dbeta);
+    if (wanted) dx->Commit(at.offset, at.count());
+  }
+
   // The sums of all blocks are fresh memory in each call, whose pages cost more than what is done
   // with them. 400 MB of float32, 2 threads, milliseconds (on a busy machine) with up to 256
   // blocks, 64, 32, 16: 62, 48, 47, - at 8192 columns, 61, 52, 49, 46 at 16384, 74, 68, 61, 59 at
   // 32768.
   static constexpr int64_t kSumBytes = 2 << 20;
   static constexpr int64_t kFewBlocks = 32;
+  // Of long rows: where not even two fit into the last-level cache, x and dy come from memory twice
+  // in any case, and all rows at a time save the sums' own way there and back: 100 x 1048576, as
+  // above, one row at a time 133, all 99.
+  static constexpr int64_t kLeastTogether = 2;
+  static constexpr int64_t kStrip = 4096;  // columns; 16384: 103 there
 
   const BackwardProblem& problem_;
   const BackwardBuffers& buffers_;

@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/norms.h"
+#include "kernels/cpu/zero_pages.h"
 #include "kernels/problem.h"
 
 namespace nv_norms {
@@ -54,11 +55,11 @@ class ParamSums {
   }
 
  private:
-  double* Find(std::vector<double>* sums, int64_t block, int64_t at) {
+  double* Find(Zeroed<double>* sums, int64_t block, int64_t at) {
     return sums->empty() ? nullptr : sums->data() + block * size_ + at;
   }
 
-  void StoreRange(const std::vector<double>& from, DType type, int64_t begin, int64_t end,
+  void StoreRange(const Zeroed<double>& from, DType type, int64_t begin, int64_t end,
                   void* to) const {
     if (to == nullptr) return;
     std::vector<double> total(from.begin() + begin, from.begin() + end);
@@ -71,8 +72,8 @@ class ParamSums {
 
   int64_t blocks_;
   int64_t size_;
-  std::vector<double> dgamma_;
-  std::vector<double> dbeta_;
+  Zeroed<double> dgamma_;
+  Zeroed<double> dbeta_;
 };
 
 }  // namespace cpu
