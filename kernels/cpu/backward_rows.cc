@@ -109,22 +109,21 @@ class Rows {
   // Long rows, some at a time: the sums of each slab, then of each row; then a strip of columns at
   // a time all these rows' input gradients and the strip's part of dgamma and dbeta.
   void Slabs() {
-    const LongRows cut(layout_, 2 * sizeof(T), kLeastTogether);
-    std::vector<GradientTerms<A>> terms(cut.rows_together());
-    if (ParamByColumn(layout_) && cut.rows_together() == layout_.rows) {
-      Sum(cut, 0, layout_.rows, &terms);
-      StoreAllRows(terms);
+    const LongRows cut(layout_, 2 * sizeof(T));
+    const int64_t together = cut.rows_together();
+    const bool by_column = ParamByColumn(layout_);
+    if (by_column && (together == layout_.rows || together < kLeastTogether)) {
+      StoreAllRows(Sum(cut, 0, layout_.rows));
       return;
     }
     const int64_t slabs = cut.slabs();
-    const bool by_column = ParamByColumn(layout_);
     // Where a run of columns has one parameter, a slab keeps sums of its own for those it meets.
     const int64_t per_slab = by_column ? cut.slab() : cut.slab() / layout_.col_divisor + 2;
     ParamSums total(buffers_, 1, by_column ? slabs * per_slab : problem_.geometry.params);
-    ParamSums met(buffers_, by_column ? 0 : cut.rows_together() * slabs, per_slab);
-    for (int64_t first = 0; first < layout_.rows; first += cut.rows_together()) {
-      const int64_t rows = std::min(cut.rows_together(), layout_.rows - first);
-      Sum(cut, first, rows, &terms);
+    ParamSums met(buffers_, by_column ? 0 : together * slabs, per_slab);
+    for (int64_t first = 0; first < layout_.rows; first += together) {
+      const int64_t rows = std::min(together, layout_.rows - first);
+      const std::vector<GradientTerms<A>> terms = Sum(cut, first, rows);
       met.Clear();
       parallel_for_(slabs, 3 * rows * cut.slab(), [&](int64_t begin, int64_t end) {
         Reader<T> x = x_;
@@ -154,8 +153,7 @@ class Rows {
   }
 
   // What the rows from `first` on need of their sums.
-  void Sum(const LongRows& cut, int64_t first, int64_t rows,
-           std::vector<GradientTerms<A>>* terms) const {
+  std::vector<GradientTerms<A>> Sum(const LongRows& cut, int64_t first, int64_t rows) const {
     const int64_t slabs = cut.slabs();
     std::vector<GradientSums> partial(rows * slabs);
     parallel_for_(rows * slabs, 2 * cut.slab(), [&](int64_t begin, int64_t end) {
@@ -168,12 +166,14 @@ class Rows {
                                                    dy.Get(at.offset, at.count()));
       }
     });
+    std::vector<GradientTerms<A>> terms(rows);
     for (int64_t row = 0; row < rows; ++row) {
       GradientSums sums;
       for (int64_t slab = 0; slab < slabs; ++slab) sums.Add(partial[row * slabs + slab]);
-      (*terms)[row] = TermsOf<A>(task_.formula, static_cast<double>(layout_.cols), task_.stat,
-                                 task_.mean, task_.rstd, first + row, sums);
+      terms[row] = TermsOf<A>(task_.formula, static_cast<double>(layout_.cols), task_.stat,
+                              task_.mean, task_.rstd, first + row, sums);
     }
+    return terms;
   }
 
   // With all rows at a time a strip's sums are all that there is of its columns' dgamma and dbeta,

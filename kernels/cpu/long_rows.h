@@ -28,12 +28,11 @@ class LongRows {
     return rows.cols * size > kCoreBytes || rows.rows < kFewRows;
   }
 
-  // least: where so many rows do not fit into the last-level cache, none need to.
-  LongRows(const RowLayout& rows, int64_t size, int64_t least = 1)
-      : cols_(rows.cols), slabs_((rows.cols + kSlab - 1) / kSlab), rows_together_(rows.rows) {
-    const int64_t fitting = kSharedBytes / (rows.cols * size);
-    if (fitting >= least) rows_together_ = std::min(rows.rows, fitting);
-  }
+  LongRows(const RowLayout& rows, int64_t size)
+      : cols_(rows.cols),
+        slabs_((rows.cols + kSlab - 1) / kSlab),
+        rows_together_(
+            std::min(rows.rows, std::max<int64_t>(1, kSharedBytes / (rows.cols * size)))) {}
 
   int64_t slab() const { return kSlab; }
   int64_t slabs() const { return slabs_; }
