@@ -23,11 +23,11 @@ _NEAR_SIZE = 8.0
 _NEAR_ELEMENTS = 32.0
 # Smaller norms are left: on a CPU most of their time is that of the call, and the times spread by a
 # factor of two. Six small group norms took a small U-Net's prediction from 3.8 to 4.4 ms.
-# On a GPU, where the host takes longer than the GPU, a call takes it longer than XLA's kernels do,
-# which come in CUDA graphs. The prediction of a diffusion model, 240 kernels in 2.0 ms, took 2.8 ms
-# with 14 of its group norms fused, of 0.5 to 25 million elements, and 1.77 and 1.86 ms with three.
-# Its training step, 7.4 ms, took 6.4 with all 19. Larger models' predictions gained: BERT's 3 %
-# (12.6 million elements), a U-Net's 4 % (14 and 57 million).
+# On a GPU, where the host takes longer than the GPU, a call takes it longer than XLA's kernels do
+# (perhaps as these come in CUDA graphs). The prediction of a diffusion model, 240 kernels in
+# 2.0 ms, took 2.8 with 14 of its group norms fused, of 0.5 to 25 million elements, and 1.77 and
+# 1.86 ms with three. Its training step, 7.4 ms, took 6.4 with all 19. Larger models' predictions
+# gained: BERT's 3 % (12.6 million elements), a U-Net's 4 % (14 and 57 million).
 _LEAST_ELEMENTS = {"GPU": 500_000, "CPU": 50_000}
 _LEAST_FORWARD = {"GPU": 10_000_000, "CPU": 50_000}
 _LEAST_FORWARD_OF_GROUPS = {"GPU": 32_000_000, "CPU": 50_000}
@@ -126,8 +126,8 @@ class _Case:
 
     Attributes:
       device: "GPU" or "CPU".
-      likely_elements: on a GPU with a usual batch, where that is unknown.
       aligned: whether the innermost elements that lie together fill whole vectors.
+      likely_elements: on a GPU with a usual batch, where that is unknown.
     """
 
     device: str
