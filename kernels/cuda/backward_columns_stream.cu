@@ -5,10 +5,9 @@
 #include <algorithm>
 
 #include "kernels/cuda/activation.cuh"
-#include "kernels/cuda/columns_stream.h"
+#include "kernels/cuda/columns_stream.cuh"
 #include "kernels/cuda/columns_sums.cuh"
 #include "kernels/cuda/kernels.cuh"
-#include "kernels/cuda/pipe.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/resident.cuh"
 
@@ -16,19 +15,6 @@ namespace nv_norms {
 namespace cuda {
 namespace {
 
-constexpr int kClerks = 4;
-constexpr int kLoaders = 4;  // two of x, two of dy
-constexpr int kConsumers = 8;
-
-// Warps of a block.
-enum Role {
-  kFirstClerk,                               // add up sums: of the block, then of all
-  kFirstLoader = kFirstClerk + kClerks,      // load tiles
-  kFirstConsumer = kFirstLoader + kLoaders,  // take sums, write dx
-  kEndOfRoles = kFirstConsumer + kConsumers
-};
-constexpr int kStreamThreads = 32 * kEndOfRoles;
-constexpr int kClerkThreads = 32 * kClerks;
 constexpr int kNumbers = 3;  // of a column, e = x - mean: sums of e, dy and dy * e
 constexpr int kPrepareThreads = 256;
 
@@ -66,13 +52,11 @@ struct StreamWork {
 
 int64_t SlotBytes(int beside) { return int64_t{kStreamVectors} * (kVectorBytes + beside); }
 
-constexpr int kGates = 2 * kStreamSlots + 8;
-
 int64_t ScratchBytes(int columns) {
   const int64_t entries = int64_t{2} * 4 * kConsumers * kNumbers * columns;
   const int64_t totals = int64_t{8} * std::max(4 * kClerkThreads, kNumbers * columns);
   const int64_t terms = int64_t{4} * 6 * columns;
-  return 8 * kGates + entries + totals + terms;
+  return 8 * kStreamGates + entries + totals + terms;
 }
 
 // Zeros, and what all items of a column need to know of it.
@@ -96,33 +80,6 @@ __global__ void __launch_bounds__(kPrepareThreads)
 
 #if __CUDA_ARCH__ >= 900
 
-// The next slot of a ring, and how many laps have gone by.
-struct Turn {
-  int slot = 0;
-  unsigned lap = 0;
-
-  __device__ __forceinline__ void Next() {
-    if (++slot == kStreamSlots) {
-      slot = 0;
-      ++lap;
-    }
-  }
-  __device__ __forceinline__ unsigned full() const { return lap & 1; }
-  __device__ __forceinline__ unsigned empty() const { return (lap & 1) ^ 1; }
-};
-
-__device__ __forceinline__ unsigned LoadAcquire(const unsigned* at) {
-  unsigned value;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
-  return value;
-}
-
-constexpr int kClerksBarrier = 1;  // 0 is the block's
-
-__device__ __forceinline__ void SyncClerks() {
-  asm volatile("bar.sync %0, %1;" ::"n"(kClerksBarrier), "n"(kClerkThreads) : "memory");
-}
-
 template <int VEC>
 __device__ __forceinline__ void LoadColumns(const float* from, float (&to)[VEC]) {
 #pragma unroll
@@ -137,18 +94,16 @@ __device__ __forceinline__ void LoadColumns(const float* from, float (&to)[VEC])
 
 // ACT: an activation follows the norm.
 template <typename X, typename D, bool ACT>
-struct Stream {
+struct Stream : StreamGates {
   static constexpr int kVec = kVectorBytes / sizeof(X);
   static constexpr int kBeside = kVec * sizeof(D);
   static constexpr int kSlotBytes = kStreamVectors * (kVectorBytes + kBeside);
   static constexpr int kItems = kStreamVectors / (32 * kConsumers);  // vectors of a tile, a thread
 
-  const StreamShape& shape;
   const BackwardProblem& problem;
   const BackwardBuffers& buffers;
   const StreamWork& work;
-  char* tiles;  // [kStreamSlots]: vectors of x, then of dy
-  uint64_t* gates;
+  char* tiles;     // [kStreamSlots]: vectors of x, then of dy
   double* totals;  // [readers, kNumbers, columns]
   float* entries;  // [2, kConsumers, kNumbers, columns]
   float* terms;    // [2, 2, columns]: slope and shift, dx = dy * scale - (x - mean) * slope + shift
@@ -157,54 +112,17 @@ struct Stream {
   __device__ __forceinline__ Stream(const StreamShape& shape, const BackwardProblem& problem,
                                     const BackwardBuffers& buffers, const StreamWork& work,
                                     void* shared)
-      : shape(shape), problem(problem), buffers(buffers), work(work) {
+      : StreamGates(shape), problem(problem), buffers(buffers), work(work) {
     tiles = static_cast<char*>(shared);
     char* to = tiles + kStreamSlots * kSlotBytes;
     gates = reinterpret_cast<uint64_t*>(to);
-    to += 8 * kGates;
+    to += 8 * kStreamGates;
     totals = reinterpret_cast<double*>(to);
     to += 8 * max(4 * kClerkThreads, kNumbers * shape.columns);
     entries = reinterpret_cast<float*>(to);
     to += 2 * 4 * kConsumers * kNumbers * shape.columns;
     terms = reinterpret_cast<float*>(to);
     stats = terms + 4 * shape.columns;
-  }
-
-  __device__ __forceinline__ Gate Full(int slot) const { return Gate(gates, slot); }
-  __device__ __forceinline__ Gate Empty(int slot) const { return Gate(gates, kStreamSlots + slot); }
-  __device__ __forceinline__ Gate EntriesFull(int half) const {
-    return Gate(gates, 2 * kStreamSlots + half);
-  }
-  __device__ __forceinline__ Gate EntriesEmpty(int half) const {
-    return Gate(gates, 2 * kStreamSlots + 2 + half);
-  }
-  __device__ __forceinline__ Gate TermsFull(int half) const {
-    return Gate(gates, 2 * kStreamSlots + 4 + half);
-  }
-  __device__ __forceinline__ Gate TermsEmpty(int half) const {
-    return Gate(gates, 2 * kStreamSlots + 6 + half);
-  }
-
-  __device__ __forceinline__ void Open() const {
-#pragma unroll 1
-    for (int i = 0; i < kStreamSlots; ++i) {
-      Full(i).Init(32 * kLoaders);
-      Empty(i).Init(kConsumers);
-    }
-#pragma unroll 1
-    for (int i = 0; i < 2; ++i) {
-      EntriesFull(i).Init(kConsumers);
-      EntriesEmpty(i).Init(1);
-      TermsFull(i).Init(1);
-      TermsEmpty(i).Init(kConsumers);
-    }
-  }
-
-  __device__ __forceinline__ int RowOf(const StreamStep& step) const {
-    return step.item * shape.item_rows;
-  }
-  __device__ __forceinline__ int RowsOf(const StreamStep& step) const {
-    return min(shape.item_rows, shape.rows - RowOf(step));
   }
 
   // x, or dy, in pieces of 16 bytes; of each tile half of the rows.
@@ -225,7 +143,7 @@ struct Stream {
     char* const first = tiles + offset + (half * kPieces + lane) * kVectorBytes;
     StreamWalk walk(shape, blockIdx.x);
     StreamStep step;
-    Turn slots;
+    StreamTurn slots;
 #pragma unroll 1
     while (walk.Next(&step)) {
       const uint64_t policy = step.keep ? again : once;
@@ -272,7 +190,7 @@ struct Stream {
   }
 
   // This thread's vectors of the next tile.
-  __device__ __forceinline__ void TakeTile(Turn& slots, uint32_t (&x)[kItems][4],
+  __device__ __forceinline__ void TakeTile(StreamTurn& slots, uint32_t (&x)[kItems][4],
                                            uint32_t (&dy)[kItems][4]) const {
     using C = Chunk<kBeside>;
     const int thread = threadIdx.x - 32 * kFirstConsumer;
@@ -333,7 +251,7 @@ struct Stream {
     int64_t base = 0;  // the first number that this thread writes of the unit
     StreamWalk walk(shape, blockIdx.x);
     StreamStep step;
-    Turn slots;
+    StreamTurn slots;
     unsigned posted = 0;
     unsigned fetched = 0;
 #pragma unroll 1
@@ -370,11 +288,11 @@ struct Stream {
         if (step.edge) {
           const int half = fetched % 2;
           LoadLine(step.unit, place, out);
-          TermsFull(half).Wait(fetched / 2 & 1);
+          LinesFull(half).Wait(fetched / 2 & 1);
           LoadColumns(terms + 2 * half * shape.columns + place.vector * kVec, slope);
           LoadColumns(terms + (2 * half + 1) * shape.columns + place.vector * kVec, shift);
           __syncwarp();
-          if (lane == 0) TermsEmpty(half).Arrive();
+          if (lane == 0) LinesEmpty(half).Arrive();
           ++fetched;
           const int64_t n = step.unit / shape.strips;
           const int strip = step.unit % shape.strips;
@@ -435,24 +353,11 @@ struct Stream {
     if (lane == 0) EntriesFull(half).Arrive();
   }
 
-  // The clerks' work: they never store to dx, as a fence would wait for that.
+  // The clerks' work.
   __device__ __forceinline__ void AddUp() const {
-    StreamWalk walk(shape, blockIdx.x);
-    StreamStep step;
-    unsigned posted = 0;
-    unsigned fetched = 0;
-#pragma unroll 1
-    while (walk.Next(&step)) {
-      if (!step.edge) continue;
-      if (step.output) {
-        Fetch(step, fetched++);
-      } else {
-        Send(step, posted++);
-      }
-    }
+    WalkEdges([&](const StreamStep& step, unsigned sent) { Send(step, sent); },
+              [&](const StreamStep& step, unsigned fetched) { Fetch(step, fetched); });
   }
-
-  __device__ __forceinline__ int Clerk() const { return threadIdx.x - 32 * kFirstClerk; }
 
   __device__ __forceinline__ float* PartialsOf(int unit) const {
     return work.partials + static_cast<int64_t>(unit) * shape.blocks * kNumbers * shape.columns;
@@ -519,7 +424,7 @@ struct Stream {
     TakeTerms(step);
     SyncClerks();
     const int half = fetched % 2;
-    TermsEmpty(half).Wait((fetched / 2 & 1) ^ 1);
+    LinesEmpty(half).Wait((fetched / 2 & 1) ^ 1);
     const int64_t column = ColumnOf(step.unit);
 #pragma unroll 1
     for (int c = clerk; c < shape.columns; c += kClerkThreads) {
@@ -532,7 +437,7 @@ struct Stream {
       }
     }
     SyncClerks();
-    if (clerk == 0) TermsFull(half).Arrive();
+    if (clerk == 0) LinesFull(half).Arrive();
   }
 
   // Of a unit's statistics, of `totals`.

@@ -375,20 +375,7 @@ struct Pipe {
         sum[v] = count > 0 ? (reference[v] - common) + mean : 0.0f;
         reference[v] = common;
       }
-#pragma unroll 1
-      for (int lanes = vectors; lanes < 32; lanes *= 2) {
-        const float other = __shfl_xor_sync(0xffffffffu, count, lanes);
-        const float total = count + other;
-        const float share = total > 0 ? other / total : 0.0f;
-        const float weight = count * share;
-#pragma unroll
-        for (int v = 0; v < kVec; ++v) {
-          const float move = __shfl_xor_sync(0xffffffffu, sum[v], lanes) - sum[v];
-          squares[v] += __shfl_xor_sync(0xffffffffu, squares[v], lanes) + move * move * weight;
-          sum[v] += move * share;
-        }
-        count = total;
-      }
+      MergeLanes(vectors, count, sum, squares);
     }
   };
 

@@ -244,7 +244,7 @@ struct ForwardBody {
       squares[v] -= sum[v] * mean;
       sum[v] = about_mean ? (reference[v] - common[v]) + mean : 0.0f;
     }
-    if (shape.merge_lanes) MergeLanes();
+    if (shape.merge_lanes) MergeLanes(shape.vectors, count, sum, squares);
     const int entry = shape.merge_lanes ? threadIdx.x / 32 : place.row;
     if (shape.merge_lanes ? threadIdx.x % 32 < shape.vectors : place.active) {
       float2* to = scratch.entries + entry * shape.columns + place.vector * kVec;
@@ -253,23 +253,6 @@ struct ForwardBody {
       if (place.vector == 0) scratch.counts[entry] = count;
     }
     __syncthreads();
-  }
-
-  __device__ __forceinline__ void MergeLanes() {
-#pragma unroll 1
-    for (int lanes = shape.vectors; lanes < 32; lanes *= 2) {
-      const float other = __shfl_xor_sync(0xffffffffu, count, lanes);
-      const float total = count + other;
-      const float share = total > 0 ? other / total : 0.0f;
-      const float weight = count * share;
-#pragma unroll
-      for (int v = 0; v < kVec; ++v) {
-        const float move = __shfl_xor_sync(0xffffffffu, sum[v], lanes) - sum[v];
-        squares[v] += __shfl_xor_sync(0xffffffffu, squares[v], lanes) + move * move * weight;
-        sum[v] += move * share;
-      }
-      count = total;
-    }
   }
 
   __device__ __forceinline__ void Send(int unit) {

@@ -3,9 +3,8 @@
 #include <algorithm>
 
 #include "kernels/cuda/activation.cuh"
-#include "kernels/cuda/columns_stream.h"
+#include "kernels/cuda/columns_stream.cuh"
 #include "kernels/cuda/kernels.cuh"
-#include "kernels/cuda/pipe.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/resident.cuh"
 
@@ -13,22 +12,7 @@ namespace nv_norms {
 namespace cuda {
 namespace {
 
-constexpr int kClerks = 4;
-constexpr int kLoaders = 4;
-constexpr int kConsumers = 8;
 constexpr int kTile = 1024;  // vectors of x
-constexpr int kSlots = 5;
-
-// Warps of a block.
-enum Role {
-  kFirstClerk,                               // merge sums: of the block, then of all
-  kFirstLoader = kFirstClerk + kClerks,      // load tiles, a part each
-  kFirstConsumer = kFirstLoader + kLoaders,  // take sums, write y
-  kEndOfRoles = kFirstConsumer + kConsumers
-};
-constexpr int kThreads = 32 * kEndOfRoles;
-constexpr int kClerkThreads = 32 * kClerks;
-constexpr int kGates = 2 * kSlots + 8;
 
 // What a block, or a warp, found of a column: the mean is high + low, m2 the squares about it.
 struct alignas(16) Found {
@@ -41,7 +25,7 @@ struct alignas(16) Found {
 int64_t SharedBytes(int columns) {
   const int64_t entries = static_cast<int64_t>(sizeof(Found)) * 2 * kConsumers * columns;
   const int64_t totals = int64_t{8} * 2 * std::max(kClerkThreads, columns);
-  return int64_t{kSlots} * kTile * kVectorBytes + 8 * kGates + entries + totals +
+  return int64_t{kStreamSlots} * kTile * kVectorBytes + 8 * kStreamGates + entries + totals +
          int64_t{4} * 3 * 3 * columns;
 }
 
@@ -53,102 +37,39 @@ int64_t PostBytes(const StreamShape& shape) {
 
 #if __CUDA_ARCH__ >= 900
 
-struct Turn {
-  int slot = 0;
-  unsigned lap = 0;
-
-  __device__ __forceinline__ void Next() {
-    if (++slot == kSlots) {
-      slot = 0;
-      ++lap;
-    }
-  }
-  __device__ __forceinline__ unsigned full() const { return lap & 1; }
-  __device__ __forceinline__ unsigned empty() const { return (lap & 1) ^ 1; }
-};
-
-__device__ __forceinline__ unsigned LoadAcquire(const unsigned* at) {
-  unsigned value;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
-  return value;
-}
-
-__device__ __forceinline__ void SyncClerks() {
-  asm volatile("bar.sync 1, %0;" ::"n"(kClerkThreads) : "memory");
-}
-
 __device__ __forceinline__ double MeanOf(const Found& found) {
   return static_cast<double>(found.high) + found.low;
 }
 
 template <typename X, typename Y, bool ACT>
-struct Stream {
+struct Stream : StreamGates {
   static constexpr int kVec = kVectorBytes / sizeof(X);
   static constexpr int kItems = kTile / (32 * kConsumers);  // vectors of a tile, a thread
 
-  const StreamShape& shape;
   const ForwardProblem& problem;
   const ForwardBuffers& buffers;
   unsigned* posted;  // [units]
   Found* posts;      // [units, blocks, columns]
-  uint4* tiles;      // [kSlots, kTile]
-  uint64_t* gates;
-  double* totals;  // [2, readers, columns]
-  Found* entries;  // [2, kConsumers, columns]
-  float* lines;    // [2, 3, columns]: y = (x - high) * scale + shift
-  float* stats;    // [3, columns]: high, low and rstd of statistics
+  uint4* tiles;      // [kStreamSlots, kTile]
+  double* totals;    // [2, readers, columns]
+  Found* entries;    // [2, kConsumers, columns]
+  float* lines;      // [2, 3, columns]: y = (x - high) * scale + shift
+  float* stats;      // [3, columns]: high, low and rstd of statistics
 
   __device__ __forceinline__ Stream(const StreamShape& shape, const ForwardProblem& problem,
                                     const ForwardBuffers& buffers, unsigned* posted, Found* posts,
                                     void* shared)
-      : shape(shape), problem(problem), buffers(buffers), posted(posted), posts(posts) {
+      : StreamGates(shape), problem(problem), buffers(buffers), posted(posted), posts(posts) {
     tiles = static_cast<uint4*>(shared);
-    char* to = reinterpret_cast<char*>(tiles + kSlots * kTile);
+    char* to = reinterpret_cast<char*>(tiles + kStreamSlots * kTile);
     gates = reinterpret_cast<uint64_t*>(to);
-    to += 8 * kGates;
+    to += 8 * kStreamGates;
     entries = reinterpret_cast<Found*>(to);
     to += sizeof(Found) * 2 * kConsumers * shape.columns;
     totals = reinterpret_cast<double*>(to);
     to += 8 * 2 * max(kClerkThreads, shape.columns);
     lines = reinterpret_cast<float*>(to);
     stats = lines + 2 * 3 * shape.columns;
-  }
-
-  __device__ __forceinline__ Gate Full(int slot) const { return Gate(gates, slot); }
-  __device__ __forceinline__ Gate Empty(int slot) const { return Gate(gates, kSlots + slot); }
-  __device__ __forceinline__ Gate EntriesFull(int half) const {
-    return Gate(gates, 2 * kSlots + half);
-  }
-  __device__ __forceinline__ Gate EntriesEmpty(int half) const {
-    return Gate(gates, 2 * kSlots + 2 + half);
-  }
-  __device__ __forceinline__ Gate LinesFull(int half) const {
-    return Gate(gates, 2 * kSlots + 4 + half);
-  }
-  __device__ __forceinline__ Gate LinesEmpty(int half) const {
-    return Gate(gates, 2 * kSlots + 6 + half);
-  }
-
-  __device__ __forceinline__ void Open() const {
-#pragma unroll 1
-    for (int i = 0; i < kSlots; ++i) {
-      Full(i).Init(32 * kLoaders);
-      Empty(i).Init(kConsumers);
-    }
-#pragma unroll 1
-    for (int i = 0; i < 2; ++i) {
-      EntriesFull(i).Init(kConsumers);
-      EntriesEmpty(i).Init(1);
-      LinesFull(i).Init(1);
-      LinesEmpty(i).Init(kConsumers);
-    }
-  }
-
-  __device__ __forceinline__ int RowOf(const StreamStep& step) const {
-    return step.item * shape.item_rows;
-  }
-  __device__ __forceinline__ int RowsOf(const StreamStep& step) const {
-    return min(shape.item_rows, shape.rows - RowOf(step));
   }
 
   __device__ __forceinline__ void Load(int part) const {
@@ -164,7 +85,7 @@ struct Stream {
     const uint64_t again = KeepPolicy();
     StreamWalk walk(shape, blockIdx.x);
     StreamStep step;
-    Turn slots;
+    StreamTurn slots;
 #pragma unroll 1
     while (walk.Next(&step)) {
       const uint64_t policy = step.keep ? again : once;
@@ -252,20 +173,7 @@ struct Stream {
         sum[v] = count > 0 ? (reference[v] - common) + mean : 0.0f;
         reference[v] = common;
       }
-#pragma unroll 1
-      for (int lanes = vectors; lanes < 32; lanes *= 2) {
-        const float other = __shfl_xor_sync(0xffffffffu, count, lanes);
-        const float total = count + other;
-        const float share = total > 0 ? other / total : 0.0f;
-        const float weight = count * share;
-#pragma unroll
-        for (int v = 0; v < kVec; ++v) {
-          const float move = __shfl_xor_sync(0xffffffffu, sum[v], lanes) - sum[v];
-          squares[v] += __shfl_xor_sync(0xffffffffu, squares[v], lanes) + move * move * weight;
-          sum[v] += move * share;
-        }
-        count = total;
-      }
+      MergeLanes(vectors, count, sum, squares);
     }
   };
 
@@ -287,7 +195,7 @@ struct Stream {
     unsigned fetched = 0;
     StreamWalk walk(shape, blockIdx.x);
     StreamStep step;
-    Turn slots;
+    StreamTurn slots;
 #pragma unroll 1
     while (walk.Next(&step)) {
       if (step.output && step.edge) {
@@ -364,24 +272,11 @@ struct Stream {
     if (lane == 0) EntriesFull(half).Arrive();
   }
 
-  // The clerks' work: they never store to y, as a fence would wait for that.
+  // The clerks' work.
   __device__ __forceinline__ void AddUp() const {
-    StreamWalk walk(shape, blockIdx.x);
-    StreamStep step;
-    unsigned sent = 0;
-    unsigned fetched = 0;
-#pragma unroll 1
-    while (walk.Next(&step)) {
-      if (!step.edge) continue;
-      if (step.output) {
-        Fetch(step, fetched++);
-      } else {
-        Send(step, sent++);
-      }
-    }
+    WalkEdges([&](const StreamStep& step, unsigned sent) { Send(step, sent); },
+              [&](const StreamStep& step, unsigned fetched) { Fetch(step, fetched); });
   }
-
-  __device__ __forceinline__ int Clerk() const { return threadIdx.x - 32 * kFirstClerk; }
 
   __device__ __forceinline__ Found* PostsOf(int unit) const {
     return posts + static_cast<int64_t>(unit) * shape.blocks * shape.columns;
@@ -534,7 +429,7 @@ struct Stream {
 #endif  // __CUDA_ARCH__ >= 900
 
 template <typename X, typename Y, bool ACT>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kStreamThreads, 1)
     ForwardStreamKernel(const __grid_constant__ StreamShape shape,
                         const __grid_constant__ ForwardProblem problem,
                         const ForwardBuffers buffers, unsigned* posted, Found* posts) {
@@ -603,7 +498,7 @@ Status LaunchForwardColumnsStream(const ForwardPlan& plan, const ForwardBuffers&
   const char* name = "normalization of streamed columns";
   NV_NORMS_RETURN_IF_ERROR(FromCuda(
       cudaMemsetAsync(posted, 0, CountBytes(shape), static_cast<cudaStream_t>(stream)), name));
-  return LaunchTogether(name, KernelFor(problem), shape.blocks, kThreads, true,
+  return LaunchTogether(name, KernelFor(problem), shape.blocks, kStreamThreads, true,
                         SharedBytes(shape.columns), stream, launched, shape, problem, buffers,
                         posted, posts);
 }

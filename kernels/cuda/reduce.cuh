@@ -24,6 +24,27 @@ __device__ __forceinline__ float MedianOfThree(float a, float b, float c) {
   return fmaxf(fminf(a, b), fminf(fmaxf(a, b), c));
 }
 
+// Moments of a warp's lanes, those that are a multiple of `vectors` apart, by Chan's formula: how
+// many elements, their mean and the squares about it. `vectors` is a power of two.
+template <int N>
+__device__ __forceinline__ void MergeLanes(int vectors, float& count, float (&mean)[N],
+                                           float (&squares)[N]) {
+#pragma unroll 1
+  for (int lanes = vectors; lanes < 32; lanes *= 2) {
+    const float other = __shfl_xor_sync(0xffffffffu, count, lanes);
+    const float total = count + other;
+    const float share = total > 0 ? other / total : 0.0f;
+    const float weight = count * share;
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      const float move = __shfl_xor_sync(0xffffffffu, mean[n], lanes) - mean[n];
+      squares[n] += __shfl_xor_sync(0xffffffffu, squares[n], lanes) + move * move * weight;
+      mean[n] += move * share;
+    }
+    count = total;
+  }
+}
+
 // One for each reduction of a kernel: nothing is written twice, so one barrier is enough.
 template <int N, typename A>
 struct alignas(16) BlockStorage {
