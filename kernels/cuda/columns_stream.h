@@ -1,8 +1,8 @@
-// How {forward,backward}_columns_stream.cu cut a problem whose units, strips of a sample's columns, are
-// larger than the chip. A unit is cut into items of some rows, which the blocks have in turn. Every
-// item is read twice: for its sums, and for its output. While the sums of a unit are taken, the
-// output of the one before it is written, backwards, so that what was read last is read again
-// first, out of the L2 cache.
+// How the streaming kernels (columns_stream.cuh) cut a problem whose units, strips of a sample's
+// columns, are larger than the chip. A unit is cut into items of some rows, which the blocks have
+// in turn. Every item is read twice: for its sums, and for its output. While the sums of a unit are
+// taken, the output of the one before it is written, backwards, so that what was read last is read
+// again first, out of the L2 cache.
 #ifndef NV_NORMS_KERNELS_CUDA_COLUMNS_STREAM_H_
 #define NV_NORMS_KERNELS_CUDA_COLUMNS_STREAM_H_
 

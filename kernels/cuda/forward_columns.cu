@@ -207,16 +207,21 @@ void PlanForwardColumns(ForwardPlan* plan) {
   PlanForwardColumnsStream(plan);
 }
 
+Status LaunchForwardColumnsOnChip(const ForwardPlan& plan, const ForwardBuffers& buffers,
+                                  void* workspace, void* stream, bool* launched) {
+  for (const auto launch :
+       {LaunchForwardColumnsStream, LaunchForwardColumnsPipe, LaunchForwardColumnsResident}) {
+    const Status status = launch(plan, buffers, workspace, stream, launched);
+    if (!status.ok() || *launched) return status;
+  }
+  return Status();
+}
+
 Status LaunchForwardColumns(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,
                             void* stream) {
   const ForwardProblem& problem = plan.problem;
   bool launched = false;
-  NV_NORMS_RETURN_IF_ERROR(LaunchForwardColumnsStream(plan, buffers, workspace, stream, &launched));
-  if (launched) return Status();
-  NV_NORMS_RETURN_IF_ERROR(LaunchForwardColumnsPipe(plan, buffers, workspace, stream, &launched));
-  if (launched) return Status();
-  NV_NORMS_RETURN_IF_ERROR(
-      LaunchForwardColumnsResident(plan, buffers, workspace, stream, &launched));
+  NV_NORMS_RETURN_IF_ERROR(LaunchForwardColumnsOnChip(plan, buffers, workspace, stream, &launched));
   if (launched) return Status();
   const bool vectors = problem.geometry.columns.channels() % kColumnVector == 0 &&
                        VectorAligned(buffers.x, problem.x, kColumnVector) &&

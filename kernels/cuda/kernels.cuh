@@ -110,6 +110,9 @@ Status LaunchBackwardColumnsResident(const BackwardPlan& plan, const BackwardBuf
 void PlanForwardColumnsPipe(ForwardPlan* plan);
 Status LaunchForwardColumnsPipe(const ForwardPlan& plan, const ForwardBuffers& buffers,
                                 void* workspace, void* stream, bool* launched);
+// Streaming, the pipe or the resident strips: the first that suits.
+Status LaunchForwardColumnsOnChip(const ForwardPlan& plan, const ForwardBuffers& buffers,
+                                  void* workspace, void* stream, bool* launched);
 void PlanBackwardColumns(BackwardPlan* plan);
 Status LaunchBackwardColumns(const BackwardPlan& plan, const BackwardBuffers& buffers,
                              void* workspace, void* stream);

@@ -4,7 +4,6 @@
 
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/code.h"
-#include "kernels/cuda/columns_stream.h"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/norms.h"
@@ -149,12 +148,7 @@ Status Launch(const ForwardPlan& plan, const ForwardBuffers& buffers, void* work
   bool launched = false;
   if (plan.kernel == Kernel::kColumns && ActivatedOnChip(problem)) {
     NV_NORMS_RETURN_IF_ERROR(
-        LaunchForwardColumnsStream(plan, buffers, workspace, stream, &launched));
-    if (launched) return Status();
-    NV_NORMS_RETURN_IF_ERROR(LaunchForwardColumnsPipe(plan, buffers, workspace, stream, &launched));
-    if (launched) return Status();
-    NV_NORMS_RETURN_IF_ERROR(
-        LaunchForwardColumnsResident(plan, buffers, workspace, stream, &launched));
+        LaunchForwardColumnsOnChip(plan, buffers, workspace, stream, &launched));
   } else if (plan.kernel == Kernel::kRows && ActivatedOnChip(problem)) {
     NV_NORMS_RETURN_IF_ERROR(LaunchForwardSegments(plan, buffers, workspace, stream, &launched));
   }
