@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "plugin/activations/candidates.h"
 #include "plugin/activations/take_in.h"
 #include "plugin/casts/take_in.h"
 #include "plugin/edit.h"
@@ -361,8 +362,7 @@ bool MayHoldNormalizations(const tensorflow::GraphDef& graph, const std::string&
   for (const auto& node : graph.node()) {
     root = root || MayBeAnchor(node.op());
     fused = fused || IsFusedNorm(node.op());
-    beside =
-        beside || node.op() == "Transpose" || node.op() == "Cast" || MayBeActivation(node.op());
+    beside = beside || node.op() == "Transpose" || node.op() == "Cast" || IsActivation(node.op());
   }
   return root || (fused && beside) || NothingToDo(graph, name);
 }

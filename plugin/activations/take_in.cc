@@ -180,6 +180,4 @@ bool WouldTakeInActivations(GraphView* view, const std::function<bool(int)>& nod
   return false;
 }
 
-bool MayBeActivation(const std::string& op) { return IsActivation(op); }
-
 }  // namespace nv_norms

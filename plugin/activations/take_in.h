@@ -27,9 +27,6 @@ bool TakeInActivations(GraphView* view, Shapes* shapes, const std::function<bool
 bool WouldTakeInActivations(GraphView* view, const std::function<bool(int)>& nodes,
                             const std::function<bool(int)>& keep);
 
-// Whether there may be anything to take in, by a node's op: a quick answer for most graphs.
-bool MayBeActivation(const std::string& op);
-
 }  // namespace nv_norms
 
 #endif  // NV_NORMS_PLUGIN_ACTIVATIONS_TAKE_IN_H_
