@@ -100,6 +100,10 @@ def _look(graph: Any, where_of: Callable[[Any], str | None]) -> None:
         if where is not None:
             setattr(graph, _LOOKED_AT, True)
             _rewrite(core, graph, where)
+        if where == "xla":
+            from . import _trace_layout  # which imports TensorFlow
+
+            _trace_layout.place(graph, _trace_where.device_type())
     except Exception as error:  # noqa: BLE001 (whatever it is, the user's trace must go on)
         name = getattr(graph, "name", "a function")
         _process.say_once(
@@ -108,7 +112,7 @@ def _look(graph: Any, where_of: Callable[[Any], str | None]) -> None:
 
 
 def _rewrite(core: _library.Core, graph: Any, where: str) -> None:
-    from . import _trace_choice, _trace_graph, _trace_layout  # which import TensorFlow
+    from . import _trace_choice, _trace_graph  # which import TensorFlow
 
     device_type = _trace_where.device_type()
     if device_type not in _SERVED or (device_type == "GPU" and not _library.gpus_are_usable()):
@@ -131,8 +135,6 @@ def _rewrite(core: _library.Core, graph: Any, where: str) -> None:
     try:
         after = type(before).FromString(serialized)
         if not records and after == before:
-            if where == "xla":
-                _trace_layout.place(graph, device_type)
             return
         edit = _trace_graph.Edit(graph, before, after)
         left = _trace_choice.stopped(graph, edit, records)
@@ -140,8 +142,6 @@ def _rewrite(core: _library.Core, graph: Any, where: str) -> None:
             left += _trace_choice.left_to_xla(graph, edit, records, device_type)
         if any(record["fused"] for record in records) or edit.changes_ops_by_name():
             edit.apply(left)
-            if where == "xla":
-                _trace_layout.place(graph, device_type)
             graph._nv_norms_forward = _forward_records(edit, records)
     except Exception as error:  # noqa: BLE001 (reported; the graph is as it was)
         _process.logger.warning(

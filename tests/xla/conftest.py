@@ -83,3 +83,12 @@ def x(rng: np.random.Generator) -> tf.Tensor:
 @pytest.fixture
 def dy(rng: np.random.Generator) -> tf.Tensor:
     return tf.constant(rng.normal(size=SHAPE), tf.float32)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions are traced as for a GPU."""
+    from nv_norms_rewriter import _library, _trace_where
+
+    monkeypatch.setattr(_trace_where, "device_type", lambda: "GPU")
+    monkeypatch.setattr(_library, "gpus_are_usable", lambda: True)

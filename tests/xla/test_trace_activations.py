@@ -17,7 +17,7 @@ from traced import EPSILON, found
 import nv_norms
 import nv_norms_rewriter
 import oracle
-from nv_norms_rewriter import _library, _trace_where, _xla_rule
+from nv_norms_rewriter import _trace_where, _xla_rule
 
 pytestmark = pytest.mark.usefixtures("every_norm")
 
@@ -30,13 +30,6 @@ def _enabled() -> Iterator[None]:
     nv_norms_rewriter.enable()
     yield
     nv_norms_rewriter.enable()
-
-
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Functions are traced as for a GPU."""
-    monkeypatch.setattr(_trace_where, "device_type", lambda: "GPU")
-    monkeypatch.setattr(_library, "gpus_are_usable", lambda: True)
 
 
 @pytest.fixture

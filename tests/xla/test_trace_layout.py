@@ -18,7 +18,7 @@ from traced import EPSILON, found
 import nv_norms
 import nv_norms_rewriter
 import oracle
-from nv_norms_rewriter import _library, _trace_choice, _trace_layout, _trace_where
+from nv_norms_rewriter import _trace_choice, _trace_layout
 
 pytestmark = pytest.mark.usefixtures("every_norm")
 
@@ -26,13 +26,6 @@ FORMAT = "_nv_norms_call_format"
 VOLUME = (2, 4, 3, 5, 6)
 FORMATS = ["N...C", "NC..."]
 GAMMA = np.linspace(0.5, 1.5, 6, dtype=np.float32)
-
-
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Functions are traced as for a GPU."""
-    monkeypatch.setattr(_trace_where, "device_type", lambda: "GPU")
-    monkeypatch.setattr(_library, "gpus_are_usable", lambda: True)
 
 
 @pytest.fixture
@@ -295,6 +288,14 @@ def test_the_call_has_the_layout_that_is_said(rng: np.random.Generator) -> None:
     text = function.experimental_get_compiler_ir(x)(stage="hlo")
     (call,) = re.findall(r"\n.*custom_call_target=\"nv_norms_forward\".*", text)
     assert "(f32[2,6,4,3,5]{4,3,2,1,0}, " in call and "sizes = array<i64: 2, 6, 60>" in call
+
+
+@pytest.mark.usefixtures("gpu")
+def test_ops_by_name_are_placed_where_all_others_are_left() -> None:
+    nv_norms_rewriter.configure(xla="none")
+    graph = traced(lambda x: norm(conv(nv_norms.fused_instance_norm(x, None, None, "NDHWC").y)))
+    assert found() == 0 and len(nv_norms_rewriter.report().refused) == 1
+    assert formats(graph)[0] == "NC..."
 
 
 @pytest.mark.usefixtures("gpu")
