@@ -29,8 +29,8 @@ _NEAR_ELEMENTS = 32.0
 # 1.86 ms with three. Its training step, 7.4 ms, took 6.4 with all 19. Larger models' predictions
 # gained: BERT's 3 % (12.6 million elements), a U-Net's 4 % (14 and 57 million).
 _LEAST_ELEMENTS = {"GPU": 500_000, "CPU": 50_000}
-_LEAST_FORWARD = {"GPU": 10_000_000, "CPU": 50_000}
-_LEAST_FORWARD_OF_GROUPS = {"GPU": 32_000_000, "CPU": 50_000}
+_LEAST_FORWARD = 10_000_000
+_LEAST_FORWARD_OF_GROUPS = 32_000_000
 # Where the batch is unknown when a function is traced: what Keras takes if nothing is said.
 _BATCH = 32
 # Where a norm's size is unknown, smaller cases do not count: the time of less than a million
@@ -165,10 +165,9 @@ def why_left(norm: Norm) -> str:
 
 
 def _least(case: _Case) -> int:
-    if case.gradient:
+    if case.gradient or case.device == "CPU":
         return _LEAST_ELEMENTS[case.device]
-    of_groups = case.kind == "group_norm"
-    return (_LEAST_FORWARD_OF_GROUPS if of_groups else _LEAST_FORWARD)[case.device]
+    return _LEAST_FORWARD_OF_GROUPS if case.kind == "group_norm" else _LEAST_FORWARD
 
 
 def _nearest(case: _Case, measured: Iterable[Measured]) -> Measured | None:

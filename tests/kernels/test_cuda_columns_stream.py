@@ -222,8 +222,8 @@ def test_one_row_far_from_the_others(far, value):
     test_cuda_columns.check_one_row_far(20001, far, value)
 
 
-def test_zeros_around_a_far_mean(monkeypatch):
-    test_cuda_columns.test_zeros_around_a_far_mean("2", monkeypatch, 20001, 32)
+def test_zeros_around_a_far_mean():
+    test_cuda_columns.check_zeros_around_a_far_mean(20001, 32)
 
 
 def test_nan_and_infinity_stay_in_their_channel_forward():
