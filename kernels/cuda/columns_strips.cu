@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/columns_strips.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/occupancy.h"
 
 namespace nv_norms {
 namespace cuda {
@@ -167,15 +168,7 @@ bool CutStrips(const ColumnLayout& layout, const Device& device, int number_byte
   out.slots = static_cast<int>(out.blocks == 1 ? std::min(room, tiles) : room);
   out.kept = out.slots - kWindow;
   out.shared = out.slots * TileBytes(beside) + others;
-  int resident = 0;
-  const void* function = kernel(out.streaming);
-  if (cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           static_cast<int>(out.shared)) != cudaSuccess ||
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-          &resident, function, kResidentThreads, static_cast<size_t>(out.shared)) != cudaSuccess) {
-    cudaGetLastError();
-    return false;
-  }
+  const int resident = ResidentBlocks(kernel(out.streaming), kResidentThreads, out.shared);
   out.groups = static_cast<int>(std::min<int64_t>(
       units_of(out.vectors), int64_t{resident} * device.multiprocessors / out.blocks));
   if (out.groups < 1) return false;

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/occupancy.h"
 #include "kernels/cuda/segments.h"
 
 namespace nv_norms {
@@ -83,16 +84,8 @@ void CutSegments(const SegmentLayout& layout, const Device& device, int number_b
   // Half of the slots are for the rows to come.
   out.warps = layout.segments * CeilDiv(length, 32 * items) <= (out.slots + 1) / 2;
   const auto resident = [&](bool streaming) {
-    int blocks = 0;
     const void* function = kernel(out.warps, streaming);
-    if (cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(out.shared)) != cudaSuccess ||
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-            &blocks, function, kResidentThreads, static_cast<size_t>(out.shared)) != cudaSuccess) {
-      cudaGetLastError();
-      return int64_t{0};
-    }
-    return int64_t{blocks} * device.multiprocessors;
+    return int64_t{ResidentBlocks(function, kResidentThreads, out.shared)} * device.multiprocessors;
   };
   const int64_t most = resident(false);
   if (most == 0) return;
