@@ -125,57 +125,13 @@ struct Stream : StreamGates {
     stats = terms + 4 * shape.columns;
   }
 
-  // x, or dy, in pieces of 16 bytes; of each tile half of the rows.
-  template <int BYTES>
-  __device__ __forceinline__ void Load(const void* tensor, int offset, int half) const {
-    constexpr int kPieces = kStreamVectors * BYTES / kVectorBytes / 2;
-    const int lane = threadIdx.x % 32;
-    const int row_pieces = shape.vectors * BYTES / kVectorBytes;
-    const int64_t width = static_cast<int64_t>(shape.width) * BYTES / kVectorBytes;
-    const int half_rows = shape.tile_rows / 2;
-    const int row = lane / row_pieces + half * half_rows;
-    const int end = (half + 1) * half_rows;
-    const int row_step = 32 / row_pieces;
-    const int64_t hop = row_step * width;
-    const int64_t tile_hop = shape.tile_rows * width;
-    const uint64_t once = ReadOncePolicy();
-    const uint64_t again = KeepPolicy();
-    char* const first = tiles + offset + (half * kPieces + lane) * kVectorBytes;
-    StreamWalk walk(shape, blockIdx.x);
-    StreamStep step;
-    StreamTurn slots;
-#pragma unroll 1
-    while (walk.Next(&step)) {
-      const uint64_t policy = step.keep ? again : once;
-      const int64_t n = step.unit / shape.strips;
-      const int strip = step.unit % shape.strips;
-      const uint4* tile = static_cast<const uint4*>(tensor) +
-                          (n * shape.rows + RowOf(step) + row) * width + strip * row_pieces +
-                          lane % row_pieces;
-#pragma unroll 1
-      for (int left = RowsOf(step); left > 0; left -= shape.tile_rows) {
-        uint4* to = reinterpret_cast<uint4*>(first + slots.slot * kSlotBytes);
-        const uint4* at = tile;
-        Empty(slots.slot).Wait(slots.empty());
-        if (left >= shape.tile_rows) {
-#pragma unroll
-          for (int j = 0; j < kPieces / 32; ++j) {
-            CopyAsync<kVectorBytes>(to + j * 32, at, policy);
-            at += hop;
-          }
-        } else {
-#pragma unroll 1
-          for (int r = row; r < min(left, end); r += row_step) {
-            CopyAsync<kVectorBytes>(to, at, policy);
-            at += hop;
-            to += 32;
-          }
-        }
-        Full(slots.slot).ArriveAfterCopies();
-        slots.Next();
-        tile += tile_hop;
-      }
-    }
+  // Half of every tile.
+  __device__ __forceinline__ void LoadX(int half) const {
+    LoadTiles<kStreamVectors, kLoaders / 2, kVectorBytes>(buffers.x, tiles, kSlotBytes, half);
+  }
+  __device__ __forceinline__ void LoadDy(int half) const {
+    LoadTiles<kStreamVectors, kLoaders / 2, kBeside>(
+        buffers.dy, tiles + kStreamVectors * kVectorBytes, kSlotBytes, half);
   }
 
   struct Place {
@@ -209,13 +165,6 @@ struct Stream : StreamGates {
     slots.Next();
   }
 
-  // What precedes an activation decides on its gradient.
-  __device__ __forceinline__ float Activated(float dy, float e, float scale, float beta,
-                                             float slope) const {
-    if constexpr (!ACT) return dy;
-    return fmaf(e, scale, beta) > 0 ? dy : dy * slope;
-  }
-
   // The first of a unit's columns, among those of all samples.
   __device__ __forceinline__ int64_t ColumnOf(int unit) const {
     return static_cast<int64_t>(unit / shape.strips) * shape.channels +
@@ -234,6 +183,22 @@ struct Stream : StreamGates {
     LoadColumns(work.means + column, line.mean);
     LoadColumns(work.scales + column, line.scale);
     if constexpr (ACT) LoadColumns(work.betas + column, line.beta);
+  }
+
+  struct Element {
+    float e;   // x - mean
+    float dy;  // of what the norm computed: before the activation
+  };
+
+  __device__ __forceinline__ static Element ElementOf(const uint32_t (&x)[4],
+                                                      const uint32_t (&dy)[4], int v,
+                                                      const Line& line, float negative_slope) {
+    Element out = {To<float>::Of(Word<X>::Get(x, v)) - line.mean[v],
+                   To<float>::Of(Word<D>::Get(dy, v))};
+    if constexpr (ACT) {
+      if (!(fmaf(out.e, line.scale[v], line.beta[v]) > 0)) out.dy *= negative_slope;
+    }
+    return out;
   }
 
   __device__ __forceinline__ void Consume() const {
@@ -274,12 +239,10 @@ struct Stream : StreamGates {
             if (place.row + j * place.step >= left) break;
 #pragma unroll
             for (int v = 0; v < kVec; ++v) {
-              const float e = To<float>::Of(Word<X>::Get(x[j], v)) - in.mean[v];
-              const float w = Activated(To<float>::Of(Word<D>::Get(dy[j], v)), e, in.scale[v],
-                                        ACT ? in.beta[v] : 0, negative_slope);
-              sums[0][v] += e;
-              sums[1][v] += w;
-              sums[2][v] += w * e;
+              const Element at = ElementOf(x[j], dy[j], v, in, negative_slope);
+              sums[0][v] += at.e;
+              sums[1][v] += at.dy;
+              sums[2][v] += at.dy * at.e;
             }
           }
         }
@@ -309,10 +272,8 @@ struct Stream : StreamGates {
             float dx[kVec];
 #pragma unroll
             for (int v = 0; v < kVec; ++v) {
-              const float e = To<float>::Of(Word<X>::Get(x[j], v)) - out.mean[v];
-              const float w = Activated(To<float>::Of(Word<D>::Get(dy[j], v)), e, out.scale[v],
-                                        ACT ? out.beta[v] : 0, negative_slope);
-              dx[v] = w * out.scale[v] - (e * slope[v] - shift[v]);
+              const Element at = ElementOf(x[j], dy[j], v, out, negative_slope);
+              dx[v] = at.dy * out.scale[v] - (at.e * slope[v] - shift[v]);
             }
             StoreStrip<X>(problem.dx, buffers.dx, to, dx, false);
             to += hop;
@@ -390,12 +351,7 @@ struct Stream : StreamGates {
     const int numbers = kNumbers * shape.columns;
     const int quads = numbers / 4;
     const int readers = max(1, kClerkThreads / quads);
-    if (clerk % 32 == 0) {
-      while (LoadAcquire(work.posted + step.unit) < static_cast<unsigned>(shape.blocks)) {
-        __nanosleep(40);
-      }
-    }
-    __syncwarp();
+    AwaitPosts(work.posted + step.unit);
     const float* partials = PartialsOf(step.unit);
 #pragma unroll 1
     for (int i = clerk; i < readers * quads; i += kClerkThreads) {
@@ -492,10 +448,9 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
   } else if (warp < kFirstLoader) {
     stream.AddUp();
   } else if (warp < kFirstLoader + kLoaders / 2) {
-    stream.template Load<kVectorBytes>(buffers.x, 0, (warp - kFirstLoader) % 2);
+    stream.LoadX((warp - kFirstLoader) % 2);
   } else {
-    stream.template Load<Roles::kBeside>(buffers.dy, kStreamVectors * kVectorBytes,
-                                         (warp - kFirstLoader) % 2);
+    stream.LoadDy((warp - kFirstLoader) % 2);
   }
 #endif
 }

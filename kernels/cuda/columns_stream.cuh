@@ -99,6 +99,69 @@ struct StreamGates {
     asm volatile("bar.sync %0, %1;" ::"n"(kClerksBarrier), "n"(kClerkThreads) : "memory");
   }
 
+  // A loader's work: its part of PARTS of every tile of TILE vectors of x, or of what lies beside
+  // them, BYTES to a vector of x; in pieces of 16 bytes. `first`: of the tensor, in the first slot.
+  template <int TILE, int PARTS, int BYTES>
+  __device__ __forceinline__ void LoadTiles(const void* tensor, char* first, int slot_bytes,
+                                            int part) const {
+    constexpr int kPieces = TILE * BYTES / kVectorBytes / PARTS;
+    const int lane = threadIdx.x % 32;
+    const int row_pieces = shape.vectors * BYTES / kVectorBytes;
+    const int64_t width = static_cast<int64_t>(shape.width) * BYTES / kVectorBytes;
+    const int part_rows = shape.tile_rows / PARTS;
+    const int row = lane / row_pieces + part * part_rows;
+    const int end = (part + 1) * part_rows;
+    const int row_step = 32 / row_pieces;
+    const int64_t hop = row_step * width;
+    const int64_t tile_hop = shape.tile_rows * width;
+    const uint64_t once = ReadOncePolicy();
+    const uint64_t again = KeepPolicy();
+    first += (part * kPieces + lane) * kVectorBytes;
+    StreamWalk walk(shape, blockIdx.x);
+    StreamStep step;
+    StreamTurn slots;
+#pragma unroll 1
+    while (walk.Next(&step)) {
+      const uint64_t policy = step.keep ? again : once;
+      const int64_t n = step.unit / shape.strips;
+      const int strip = step.unit % shape.strips;
+      const uint4* tile = static_cast<const uint4*>(tensor) +
+                          (n * shape.rows + RowOf(step) + row) * width + strip * row_pieces +
+                          lane % row_pieces;
+#pragma unroll 1
+      for (int left = RowsOf(step); left > 0; left -= shape.tile_rows) {
+        uint4* to = reinterpret_cast<uint4*>(first + slots.slot * slot_bytes);
+        const uint4* at = tile;
+        Empty(slots.slot).Wait(slots.empty());
+        if (left >= shape.tile_rows) {
+#pragma unroll
+          for (int j = 0; j < kPieces / 32; ++j) {
+            CopyAsync<kVectorBytes>(to + j * 32, at, policy);
+            at += hop;
+          }
+        } else {
+#pragma unroll 1
+          for (int r = row; r < min(left, end); r += row_step) {
+            CopyAsync<kVectorBytes>(to, at, policy);
+            at += hop;
+            to += 32;
+          }
+        }
+        Full(slots.slot).ArriveAfterCopies();
+        slots.Next();
+        tile += tile_hop;
+      }
+    }
+  }
+
+  // A clerk waits until all blocks have posted.
+  __device__ __forceinline__ void AwaitPosts(const unsigned* posted) const {
+    if (Clerk() % 32 == 0) {
+      while (LoadAcquire(posted) < static_cast<unsigned>(shape.blocks)) __nanosleep(40);
+    }
+    __syncwarp();
+  }
+
   // The clerks' work: they never store to the output, as a fence would wait for that.
   template <typename Send, typename Fetch>
   __device__ __forceinline__ void WalkEdges(const Send& send, const Fetch& fetch) const {

@@ -73,51 +73,8 @@ struct Stream : StreamGates {
   }
 
   __device__ __forceinline__ void Load(int part) const {
-    constexpr int kPieces = kTile / kLoaders;
-    const int lane = threadIdx.x % 32;
-    const int part_rows = shape.tile_rows / kLoaders;
-    const int row = lane / shape.vectors + part * part_rows;
-    const int end = (part + 1) * part_rows;
-    const int row_step = 32 / shape.vectors;
-    const int64_t width = shape.width;
-    const int64_t hop = row_step * width;
-    const uint64_t once = ReadOncePolicy();
-    const uint64_t again = KeepPolicy();
-    StreamWalk walk(shape, blockIdx.x);
-    StreamStep step;
-    StreamTurn slots;
-#pragma unroll 1
-    while (walk.Next(&step)) {
-      const uint64_t policy = step.keep ? again : once;
-      const int64_t n = step.unit / shape.strips;
-      const int strip = step.unit % shape.strips;
-      const uint4* tile = static_cast<const uint4*>(buffers.x) +
-                          (n * shape.rows + RowOf(step) + row) * width + strip * shape.vectors +
-                          lane % shape.vectors;
-#pragma unroll 1
-      for (int left = RowsOf(step); left > 0; left -= shape.tile_rows) {
-        uint4* to = tiles + slots.slot * kTile + part * kPieces + lane;
-        const uint4* at = tile;
-        Empty(slots.slot).Wait(slots.empty());
-        if (left >= shape.tile_rows) {
-#pragma unroll
-          for (int j = 0; j < kPieces / 32; ++j) {
-            CopyAsync<kVectorBytes>(to + j * 32, at, policy);
-            at += hop;
-          }
-        } else {
-#pragma unroll 1
-          for (int r = row; r < min(left, end); r += row_step) {
-            CopyAsync<kVectorBytes>(to, at, policy);
-            at += hop;
-            to += 32;
-          }
-        }
-        Full(slots.slot).ArriveAfterCopies();
-        slots.Next();
-        tile += shape.tile_rows * width;
-      }
-    }
+    LoadTiles<kTile, kLoaders, kVectorBytes>(buffers.x, reinterpret_cast<char*>(tiles),
+                                             kTile * kVectorBytes, part);
   }
 
   __device__ __forceinline__ static float Get(const uint32_t (&words)[4], int v) {
@@ -323,12 +280,7 @@ struct Stream : StreamGates {
     const int columns = shape.columns;
     const int readers = max(1, kClerkThreads / columns);
     const double rows = shape.rows;
-    if (clerk % 32 == 0) {
-      while (LoadAcquire(posted + step.unit) < static_cast<unsigned>(shape.blocks)) {
-        __nanosleep(40);
-      }
-    }
-    __syncwarp();
+    AwaitPosts(posted + step.unit);
     const auto look = [&](int post, int c) {
       const float4 at = __ldcg(reinterpret_cast<const float4*>(
           PostsOf(step.unit) + static_cast<int64_t>(post) * columns + c));
