@@ -49,8 +49,9 @@ class Case:
     """A layer and what is around it.
 
     kind: "layer", "rms", "instance" or "group 32", the last two with " first" for channels first.
-    neighbours: of "", "residual", "activation", "both"; "activation inside" and "both inside" if
-      the fused op is to compute the activation, too: a leaky_relu after an instance or group norm.
+    neighbours: of "", "residual", "activation" (gelu), "both"; "activation inside" and "both
+      inside" if the fused op is to compute the activation, too, a leaky_relu after an instance or
+      group norm; "silu inside" and "both silu inside" if that is silu.
     """
 
     kind: str
@@ -90,7 +91,9 @@ def cases(what: str, small: bool) -> list[Case]:
                 found += [Case("instance", UNET[0], "float32", backward, near)]
                 found += by_group(backward, near)
             found += [Case("instance", s, "bfloat16", backward, "both inside") for s in UNET[:2]]
-            found += [Case("group 32", s, "bfloat16", backward, "both inside") for s in IMAGES[:2]]
+            for near in ("both inside", "both silu inside"):
+                found += [Case("group 32", s, "bfloat16", backward, near) for s in IMAGES[:2]]
+            found += by_group(backward, "silu inside")
         if what == "volumes":  # as XLA has them beside 3-D convolutions
             for near in ("", "residual", "activation inside", "activation", "both inside"):
                 found += [
@@ -161,10 +164,12 @@ def function(case: Case) -> Callable[..., Any]:
         for _ in range(case.links):
             x = x + residual if has_residual(case) else x
             x = layer(x)
-            if case.neighbours.endswith("inside"):
+            if case.neighbours.endswith("silu inside"):
+                x = tf.nn.silu(x)
+            elif case.neighbours.endswith("inside"):
                 x = tf.nn.leaky_relu(x, 0.01)
             elif case.neighbours in ("activation", "both"):
-                x = tf.nn.gelu(x) if case.kind == "layer" else tf.nn.silu(x)
+                x = tf.nn.gelu(x)
             x = barrier(x)
         return x
 
@@ -258,23 +263,24 @@ def trace(case: Case) -> dict[str, Callable[..., Any]]:
         nv_norms_rewriter.clear_report()
         specs = [tf.TensorSpec(case.shape, case.dtype)] * 3
         found[way] = function(case).get_concrete_function(*specs)
-        slopes = slopes_in(found[way].graph)
+        activated = activated_in(found[way].graph)
         expected = (2 if case.backward else 1) * case.links if way == "fused" else 0
-        if len(slopes) != expected:
-            print(f"{case}, {way}: {len(slopes)} of {expected} normalizations fused")
-        inside = sum(slope != 1 for slope in slopes)
+        if len(activated) != expected:
+            print(f"{case}, {way}: {len(activated)} of {expected} normalizations fused")
+        inside = sum(activated)
         expected *= case.neighbours.endswith("inside")
         if inside != expected and tf.config.list_logical_devices("GPU"):
             print(f"{case}, {way}: {inside} of {expected} activations inside")
     return found
 
 
-def slopes_in(graph: Any) -> list[float]:
-    """Of the leaky_relu in each fused op of a graph: 1 is none."""
+def activated_in(graph: Any) -> list[bool]:
+    """Whether there is an activation in each fused op of a graph."""
     fused = [op for op in graph.get_operations() if re.fullmatch(r"Fused\w+Norm(Grad)?", op.type)]
+    attributes = [op.node_def.attr for op in fused]
     return [
-        op.get_attr("negative_slope") if "negative_slope" in op.node_def.attr else 1.0
-        for op in fused
+        "negative_slope" in attr and (attr["negative_slope"].f != 1 or attr["silu"].b)
+        for attr in attributes
     ]
 
 

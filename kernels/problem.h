@@ -26,16 +26,21 @@ NV_NORMS_HOST_DEVICE inline int64_t SizeOf(DType type) {
 //   kRms         x         * rstd,  rstd = 1 / sqrt(mean(x^2) + epsilon); there is no mean
 enum class Formula { kCenter, kScaleOnly, kRms };
 
-// An activation may follow: y = t where t = xhat * gamma + beta is positive, else
-// negative_slope * t, but exactly 0 where negative_slope is 0 and t is not NaN. 1: none, 0: relu,
-// others: leaky relu.
-constexpr double kNoActivation = 1.0;
+// What may follow, y = f(t) of t = xhat * gamma + beta. A leaky relu: t where it is positive, else
+// negative_slope * t, but exactly 0 where negative_slope is 0 and t is not NaN. Or
+// silu(t) = t / (1 + exp(-t)); then there is no negative_slope.
+struct Activation {
+  double negative_slope = 1;  // 0: relu
+  bool silu = false;
+
+  NV_NORMS_HOST_DEVICE bool none() const { return negative_slope == 1 && !silu; }
+};
 
 struct ForwardProblem {
   Geometry geometry;
   Formula formula = Formula::kCenter;
   double epsilon = 1e-3;
-  double negative_slope = kNoActivation;
+  Activation activation;
   DType x = DType::kFloat;
   DType param = DType::kFloat;
   DType y = DType::kFloat;
@@ -64,12 +69,11 @@ struct ForwardBuffers {
 //   dx     = rstd * (w - mean(w) - (x - mean) * rstd * mean(w * xhat))       (mean(w): kCenter
 //   only) dgamma = sum(dy * xhat), dbeta = sum(dy)                                 over equal
 //   parameters
-// With an activation dy is first multiplied by negative_slope where xhat * gamma + beta is not
-// positive.
+// With an activation dy is first multiplied by its derivative at xhat * gamma + beta.
 struct BackwardProblem {
   Geometry geometry;
   Formula formula = Formula::kCenter;
-  double negative_slope = kNoActivation;
+  Activation activation;
   DType dy = DType::kFloat;
   DType x = DType::kFloat;
   DType param = DType::kFloat;  // gamma

@@ -44,6 +44,7 @@ NodeDef FusedDef(const GraphView& view, const Shapes& shapes, const ForwardMatch
     case Kind::kInstanceNorm:
       attr["data_format"].set_s(match.problem.data_format);
       attr["negative_slope"].set_f(1);
+      attr["silu"].set_b(false);
       break;
   }
   return def;

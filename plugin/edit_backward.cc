@@ -48,6 +48,7 @@ NodeDef GradientDef(const GraphView& view, const Shapes& shapes, const ForwardMa
   if (attr.count("data_format") > 0) {
     attr["num_offset"].set_i(0);
     attr["negative_slope"].set_f(1);
+    attr["silu"].set_b(false);
   }
   if (gamma.valid()) SetType(&def, "P", shapes.Get(gamma).dtype);
   SetType(&def, "Y", shapes.Get(backward.dy).dtype);

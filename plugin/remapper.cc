@@ -308,8 +308,8 @@ struct Work {
   bool casts = false;        // Casts beside fused normalizations
   bool activations = false;  // activations behind fused normalizations
 
-  bool wants_shapes() const { return !anchors.empty() || layouts; }
-  bool none() const { return !wants_shapes() && !casts && !activations; }
+  bool wants_shapes() const { return !anchors.empty() || layouts || activations; }
+  bool none() const { return !wants_shapes() && !casts; }
 };
 
 // Those of `nodes` that a GPU will run: on a CPU an activation of its own costs what it costs
@@ -338,7 +338,7 @@ Work WorkIn(GraphView* graph, const RemapperOptions& options, const std::functio
   // After fusions they are looked for in any case.
   if (fused && work.anchors.empty()) {
     work.casts = WouldTakeInCasts(graph, nodes, keep, options.compiled);
-    work.activations = WouldTakeInActivations(graph, GpuNodes(view, nodes), keep);
+    work.activations = WouldTakeInActivations(graph, GpuNodes(view, nodes), keep, options.compiled);
   }
   return work;
 }
@@ -362,7 +362,8 @@ bool MayHoldNormalizations(const tensorflow::GraphDef& graph, const std::string&
   for (const auto& node : graph.node()) {
     root = root || MayBeAnchor(node.op());
     fused = fused || IsFusedNorm(node.op());
-    beside = beside || node.op() == "Transpose" || node.op() == "Cast" || IsActivation(node.op());
+    beside =
+        beside || node.op() == "Transpose" || node.op() == "Cast" || MayBeActivation(node.op());
   }
   return root || (fused && beside) || NothingToDo(graph, name);
 }
@@ -408,7 +409,7 @@ absl::StatusOr<bool> Remap(const tensorflow::GraphDef& graph, TF_GrapplerItem* i
   }
   // Only now: layouts change with a Cast's tensor in the narrow type, if that is the cheaper one.
   changed = TakeInCasts(&view, &shapes, nodes, keep, options.compiled) || changed;
-  if (TakeInActivations(&view, &shapes, GpuNodes(view, nodes), keep, records)) {
+  if (TakeInActivations(&view, &shapes, GpuNodes(view, nodes), keep, options.compiled, records)) {
     changed = true;
     // Of the activation's output.
     TakeInCasts(&view, &shapes, nodes, keep, options.compiled);

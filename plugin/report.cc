@@ -67,7 +67,8 @@ std::string ToJson(const std::vector<Record>& records) {
            ", \"inputs\": " + List(r.inputs, Quoted) + ", \"outputs\": " + List(r.outputs, Quoted) +
            ", \"axes\": " + List(r.axes, [](int axis) { return std::to_string(axis); }) +
            ", \"epsilon\": " + Number(r.epsilon) +
-           ", \"negative_slope\": " + Number(r.negative_slope) + ", \"transposes\": [" +
+           ", \"negative_slope\": " + Number(r.negative_slope) +
+           ", \"silu\": " + (r.silu ? "true" : "false") + ", \"transposes\": [" +
            std::to_string(r.transposes_before) + ", " + std::to_string(r.transposes_after) + "]" +
            ", \"dtype\": " + Quoted(r.dtype) + ", \"device\": " + Quoted(r.device) +
            ", \"graph\": " + Quoted(r.graph) + "}";

@@ -20,6 +20,7 @@ struct Record {
   std::vector<int> axes;
   double epsilon = 0;
   double negative_slope = 1;  // of the activation inside; 1: none
+  bool silu = false;          // that activation is inside
   int transposes_before = 0, transposes_after = 0;
   std::string dtype, device, graph;
 };

@@ -26,6 +26,7 @@ struct HarnessProblem {
   int64_t dy;      // backward only
   int64_t dparam;  // backward only
   double negative_slope;
+  int64_t silu;
 };
 
 inline Status GeometryOf(const HarnessProblem& p, Geometry* out) {
@@ -36,7 +37,7 @@ inline Status GeometryOf(const HarnessProblem& p, Geometry* out) {
 
 inline Status ForwardOf(const HarnessProblem& p, ForwardProblem* out) {
   out->formula = static_cast<Formula>(p.formula);
-  out->negative_slope = p.negative_slope;
+  out->activation = {p.negative_slope, p.silu != 0};
   out->epsilon = p.epsilon;
   out->x = static_cast<DType>(p.x);
   out->param = static_cast<DType>(p.param);
@@ -46,7 +47,7 @@ inline Status ForwardOf(const HarnessProblem& p, ForwardProblem* out) {
 
 inline Status BackwardOf(const HarnessProblem& p, BackwardProblem* out) {
   out->formula = static_cast<Formula>(p.formula);
-  out->negative_slope = p.negative_slope;
+  out->activation = {p.negative_slope, p.silu != 0};
   out->x = static_cast<DType>(p.x);
   out->param = static_cast<DType>(p.param);
   out->dx = static_cast<DType>(p.y);

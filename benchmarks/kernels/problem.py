@@ -26,6 +26,7 @@ class Problem(ctypes.Structure):
         ("dy", ctypes.c_int64),
         ("dparam", ctypes.c_int64),
         ("negative_slope", ctypes.c_double),
+        ("silu", ctypes.c_int64),
     ]
 
 
@@ -41,10 +42,11 @@ def make_problem(
     formula: str = "center",
     epsilon: float = 1e-3,
     negative_slope: float = 1.0,
+    silu: bool = False,
 ) -> Problem:
     """axis: of a layer or RMS norm; without it a group norm, groups = -1: an instance norm.
 
-    negative_slope: of the leaky relu behind the norm; 1: none, 0: a relu.
+    negative_slope: of the leaky relu behind the norm; 1: none, 0: a relu. silu: that in its place.
     """
     out = Problem()
     out.rank = len(x.shape)
@@ -53,7 +55,7 @@ def make_problem(
     out.axis[: len(axis)] = list(axis)
     out.groups, out.channels_last = groups, int(channels_last)
     out.formula, out.epsilon = FORMULAS[formula], epsilon
-    out.negative_slope = negative_slope
+    out.negative_slope, out.silu = negative_slope, int(silu)
     out.x = out.param = type_of(x)
     return out
 

@@ -1,6 +1,7 @@
 #include "kernels/cpu/activation.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "kernels/cpu/convert.h"
@@ -20,8 +21,16 @@ A Leak(A t, A value, A slope) {
 }
 
 template <typename A>
-void ActivateRun(const A* norm, int64_t count, A slope, A* y) {
-  if (slope == 0) {  // 0 * -inf is NaN
+A Sigmoid(A t) {
+  return 1 / (1 + std::exp(-t));
+}
+
+template <typename A>
+void ActivateRun(const A* norm, int64_t count, const Activation& activation, A* y) {
+  const A slope = static_cast<A>(activation.negative_slope);
+  if (activation.silu) {
+    for (int64_t i = 0; i < count; ++i) y[i] = norm[i] * Sigmoid(norm[i]);
+  } else if (slope == 0) {  // 0 * -inf is NaN
     for (int64_t i = 0; i < count; ++i) y[i] = norm[i] <= 0 ? A(0) : norm[i];
   } else {
     for (int64_t i = 0; i < count; ++i) y[i] = Leak(norm[i], norm[i], slope);
@@ -59,7 +68,7 @@ struct Operands {
 };
 
 // A run along the last axis, that begins at `place`.
-template <bool by_stat, bool by_param, typename A>
+template <bool by_stat, bool by_param, bool silu, typename A>
 void PassRun(const Operands<A>& of, const Place& place, A slope, const A* x, const A* dy,
              int64_t count, A* out) {
   const A* mean = of.mean.At(place.stat);
@@ -70,7 +79,12 @@ void PassRun(const Operands<A>& of, const Place& place, A slope, const A* x, con
     const int64_t stat = by_stat ? i : 0;
     const int64_t param = by_param ? i : 0;
     const A t = (x[i] - mean[stat]) * rstd[stat] * gamma[param] + beta[param];
-    out[i] = Leak(t, dy[i], slope);
+    if constexpr (silu) {
+      const A sigmoid = Sigmoid(t);
+      out[i] = dy[i] * (sigmoid + t * sigmoid * (1 - sigmoid));
+    } else {
+      out[i] = Leak(t, dy[i], slope);
+    }
   }
 }
 
@@ -78,12 +92,12 @@ template <typename A>
 using PassRunAs = void (*)(const Operands<A>&, const Place&, A, const A*, const A*, int64_t, A*);
 
 // The last of the axes that have statistics of their own, or parameters, has steps of 1 in them.
-template <typename A>
+template <bool silu, typename A>
 PassRunAs<A> PassRunOf(const Axis& last) {
   if (last.stat_stride != 0) {
-    return last.param_stride != 0 ? PassRun<true, true, A> : PassRun<true, false, A>;
+    return last.param_stride != 0 ? PassRun<true, true, silu, A> : PassRun<true, false, silu, A>;
   }
-  return last.param_stride != 0 ? PassRun<false, true, A> : PassRun<false, false, A>;
+  return last.param_stride != 0 ? PassRun<false, true, silu, A> : PassRun<false, false, silu, A>;
 }
 
 }  // namespace
@@ -93,14 +107,13 @@ void Activate(const ForwardProblem& problem, const A* norm, void* y,
               const ParallelFor& parallel_for) {
   const int64_t elements = problem.geometry.elements;
   const int64_t blocks = (elements + kConvertedElements - 1) / kConvertedElements;
-  const A slope = static_cast<A>(problem.negative_slope);
   const Writer<A> writer(problem.y, y);
   parallel_for(blocks, kConvertedElements, [&](int64_t begin, int64_t end) {
     Writer<A> to = writer;
     for (int64_t block = begin; block < end; ++block) {
       const int64_t offset = block * kConvertedElements;
       const int64_t count = std::min(kConvertedElements, elements - offset);
-      ActivateRun(norm + offset, count, slope, to.Room(offset, count));
+      ActivateRun(norm + offset, count, problem.activation, to.Room(offset, count));
       to.Commit(offset, count);
     }
   });
@@ -111,8 +124,9 @@ void PassGradient(const BackwardProblem& problem, const BackwardBuffers& buffers
                   const ParallelFor& parallel_for) {
   const Geometry& geometry = problem.geometry;
   const Axis last = geometry.rank > 0 ? geometry.axes[geometry.rank - 1] : Axis();
-  const PassRunAs<A> pass = PassRunOf<A>(last);
-  const A slope = static_cast<A>(problem.negative_slope);
+  const PassRunAs<A> pass =
+      problem.activation.silu ? PassRunOf<true, A>(last) : PassRunOf<false, A>(last);
+  const A slope = static_cast<A>(problem.activation.negative_slope);
   const Operands<A> of(problem, buffers);
   const Reader<A> x_reader(problem.x, buffers.x);
   const Reader<A> dy_reader(problem.dy, buffers.dy);

@@ -1,4 +1,4 @@
-// The activation behind a norm (ForwardProblem::negative_slope), in passes of its own.
+// The activation behind a norm (problem.h), in passes of its own.
 #ifndef NV_NORMS_KERNELS_CPU_ACTIVATION_H_
 #define NV_NORMS_KERNELS_CPU_ACTIVATION_H_
 
@@ -33,7 +33,7 @@ template <typename A>
 void Activate(const ForwardProblem& problem, const A* norm, void* y,
               const ParallelFor& parallel_for);
 
-// dy times 1 or negative_slope.
+// dy times the derivative.
 template <typename A>
 void PassGradient(const BackwardProblem& problem, const BackwardBuffers& buffers, A* out,
                   const ParallelFor& parallel_for);

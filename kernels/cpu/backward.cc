@@ -70,7 +70,7 @@ Status Backward(const BackwardProblem& problem, const BackwardBuffers& buffers,
   if (!TargetStatus().ok()) return TargetStatus();
   if (problem.geometry.elements == 0) {
     BackwardEmpty(problem, buffers);
-  } else if (problem.negative_slope == kNoActivation) {
+  } else if (problem.activation.none()) {
     BackwardNorm(problem, buffers, parallel_for);
   } else {
     return problem.in_double() ? BackwardActivated<double>(problem, buffers, parallel_for)

@@ -72,7 +72,7 @@ Status Forward(const ForwardProblem& problem, const ForwardBuffers& buffers,
   if (!TargetStatus().ok()) return TargetStatus();
   if (problem.geometry.elements == 0) {
     ForwardEmpty(problem, buffers);
-  } else if (problem.negative_slope == kNoActivation) {
+  } else if (problem.activation.none()) {
     ForwardNorm(problem, buffers, parallel_for);
   } else {
     return problem.in_double() ? ForwardActivated<double>(problem, buffers, parallel_for)

@@ -1,4 +1,4 @@
-// The leaky relu behind a norm, and its gradient, as passes of their own: for any geometry, type
+// The activation behind a norm, and its gradient, as passes of their own: for any geometry, type
 // and alignment. activation.cuh says which kernels need none.
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -48,12 +48,11 @@ __device__ __forceinline__ void Store(DType type, void* to, int64_t index, int64
 
 template <typename A>
 __global__ void __launch_bounds__(kThreads)
-    ActivationKernel(DType type, void* y, int64_t count, LeakyRelu<A> activation, bool vectors) {
+    ActivationKernel(DType type, void* y, int64_t count, Activator<A> activator, bool vectors) {
   ForVectors(count, vectors, [&](int64_t i, bool whole) {
     A t[kVec];
     Load(type, y, i, count, whole, t);
-#pragma unroll
-    for (int v = 0; v < kVec; ++v) t[v] = activation(t[v]);
+    activator.Apply(t);
     Store(type, y, i, count, whole, t);
   });
 }
@@ -114,7 +113,7 @@ __global__ void __launch_bounds__(kThreads)
                              const BackwardBuffers buffers, void* to, bool vectors) {
   const Geometry& geometry = problem.geometry;
   const int64_t count = geometry.elements;
-  const A slope = static_cast<A>(problem.negative_slope);
+  const Activator<A> activator(problem.activation);
   const Axis last = geometry.rank > 0 ? geometry.axes[geometry.rank - 1] : Axis();
   ForVectors(count, vectors, [&](int64_t i, bool whole) {
     A x[kVec];
@@ -125,6 +124,7 @@ __global__ void __launch_bounds__(kThreads)
     const bool run = first.left >= kVec;
     const bool same = run && last.stat_stride == 0 && last.param_stride == 0;
     ElementLine<A> line(problem, buffers, first.stat, first.param);
+    A t[kVec];
 #pragma unroll
     for (int v = 0; v < kVec; ++v) {
       if (v > 0 && !same && i + v < count) {
@@ -136,8 +136,9 @@ __global__ void __launch_bounds__(kThreads)
           line = ElementLine<A>(problem, buffers, place.stat, place.param);
         }
       }
-      if (!((x[v] - line.mean) * line.scale + line.beta > 0)) dy[v] *= slope;
+      t[v] = (x[v] - line.mean) * line.scale + line.beta;
     }
+    activator.Derive(t, dy);
     Store(problem.dy, to, i, count, whole, dy);
   });
 }
@@ -152,7 +153,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(A) == 8 ? 2 : 3)
                        const BackwardBuffers buffers, void* to, int64_t pieces) {
   constexpr int kHop = 32 * kVec;
   const Geometry& geometry = problem.geometry;
-  const A slope = static_cast<A>(problem.negative_slope);
+  const Activator<A> activator(problem.activation);
   const int64_t length = geometry.axes[geometry.rank - 1].size;
   const int64_t count = geometry.elements / length * pieces;
   const int64_t step = static_cast<int64_t>(gridDim.x) * (kThreads / 32);
@@ -194,10 +195,10 @@ __global__ void __launch_bounds__(kThreads, sizeof(A) == 8 ? 2 : 3)
       Typed<A>::Call(problem.dy, [&](auto* tag) {
         ConvertBits<std::remove_pointer_t<decltype(tag)>>(dy_bits[b], dy);
       });
+      A t[kVec];
 #pragma unroll
-      for (int v = 0; v < kVec; ++v) {
-        if (!((x[v] - line.mean) * line.scale + line.beta > 0)) dy[v] *= slope;
-      }
+      for (int v = 0; v < kVec; ++v) t[v] = (x[v] - line.mean) * line.scale + line.beta;
+      activator.Derive(t, dy);
       StoreVector<A, kVec>(problem.dy, to, at + b * kHop, dy);
     }
   }
@@ -211,10 +212,10 @@ Status LaunchActivation(const ForwardProblem& problem, void* y, void* stream) {
   const char* name = "activation of a normalization";
   if (problem.y == DType::kDouble) {
     return LaunchKernel(name, ActivationKernel<double>, BlocksFor(count), kThreads, 0, 1, stream,
-                        problem.y, y, count, LeakyRelu<double>(problem.negative_slope), vectors);
+                        problem.y, y, count, Activator<double>(problem.activation), vectors);
   }
   return LaunchKernel(name, ActivationKernel<float>, BlocksFor(count), kThreads, 0, 1, stream,
-                      problem.y, y, count, LeakyRelu<float>(problem.negative_slope), vectors);
+                      problem.y, y, count, Activator<float>(problem.activation), vectors);
 }
 
 int64_t ActivationGradientBytes(const BackwardProblem& problem) {

@@ -1,4 +1,4 @@
-// The leaky relu behind a norm (kernels/problem.h): its arithmetic, and which kernels have it
+// The activation behind a norm (kernels/problem.h): its arithmetic, and which kernels have it
 // inside. Behind all others it is a pass of its own: activation.cu.
 #ifndef NV_NORMS_KERNELS_CUDA_ACTIVATION_CUH_
 #define NV_NORMS_KERNELS_CUDA_ACTIVATION_CUH_
@@ -13,7 +13,7 @@ namespace cuda {
 
 template <typename Problem>
 bool Activated(const Problem& problem) {
-  return problem.negative_slope != kNoActivation;
+  return !problem.activation.none();
 }
 
 // Whether there is one and the kernels that keep x on the chip have it inside: those for columns,
@@ -59,19 +59,55 @@ __device__ __forceinline__ float AtLeast(float t, float least) {
 #endif
 }
 
+// 1 / (1 + exp(-t))
+__device__ __forceinline__ double Sigmoid(double t) { return 1 / (1 + exp(-t)); }
+__device__ __forceinline__ float Sigmoid(float t) {
+  float out;  // __fdividef(1, t) is 0 for t of 2^126 and more
+  asm("rcp.approx.f32 %0, %1;" : "=f"(out) : "f"(1 + __expf(-t)));
+  return out;
+}
+
 template <typename A>
-struct LeakyRelu {
+struct Activator {
   A slope;
   A least;  // what a t below it counts as: 0 times minus infinity would not be 0
+  bool silu;
 
-  NV_NORMS_HOST_DEVICE explicit LeakyRelu(double negative_slope)
-      : slope(static_cast<A>(negative_slope)),
+  NV_NORMS_HOST_DEVICE explicit Activator(const Activation& activation)
+      : slope(static_cast<A>(activation.negative_slope)),
         least(slope != 0       ? A(-INFINITY)
               : sizeof(A) == 8 ? A(-DBL_MAX)
-                               : A(-FLT_MAX)) {}
+                               : A(-FLT_MAX)),
+        silu(activation.silu) {}
 
-  __device__ __forceinline__ A operator()(A t) const {
-    return t > 0 ? t : fma(AtLeast(t, least), slope, A(0));  // + 0: not -0
+  template <int N>
+  __device__ __forceinline__ void Apply(A (&t)[N]) const {
+    if (silu) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) t[i] *= Sigmoid(t[i]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        t[i] = t[i] > 0 ? t[i] : fma(AtLeast(t[i], least), slope, A(0));  // + 0: not -0
+      }
+    }
+  }
+
+  // Multiplies d by the derivative at t.
+  template <int N>
+  __device__ __forceinline__ void Derive(const A (&t)[N], A (&d)[N]) const {
+    if (silu) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        const A sigmoid = Sigmoid(t[i]);
+        d[i] *= fma(t[i] * sigmoid, 1 - sigmoid, sigmoid);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        if (!(t[i] > 0)) d[i] *= slope;
+      }
+    }
   }
 };
 

@@ -14,13 +14,12 @@ namespace {
 constexpr int kFinishColumns = 32;
 constexpr int kFinishRows = 8;
 
-// With an activation behind the norm, dy is multiplied by its slope where t = e * scale + beta is
-// not positive.
+// With an activation behind the norm, dy is multiplied by its derivative at t = e * scale + beta.
 template <typename A, int VEC, bool ACTIVATED>
 __global__ void __launch_bounds__(kColumnThreads)
     SumsKernel(const __grid_constant__ ColumnShape shape, DType x_type, DType dy_type,
                DType param_type, DType stat_type, const BackwardBuffers buffers,
-               ChannelSums* partials, double negative_slope) {
+               ChannelSums* partials, Activation activation) {
   __shared__ ChannelSums shared[kColumnThreads * VEC];
   const ColumnPlace at(shape, VEC);
   A mean[VEC];
@@ -62,14 +61,20 @@ __global__ void __launch_bounds__(kColumnThreads)
                           : ParamOr<A>(param_type, buffers.gamma, row * shape.s_stride, 1);
 #pragma unroll
       for (int v = 0; v < VEC; ++v) {
-        const A e = x[j][v] - mean[v];
-        A w = dy[j][v] * gamma;
-        if constexpr (ACTIVATED) {
-          if (!(fma(e, scale[v], beta[v]) > 0)) w *= static_cast<A>(negative_slope);
-        }
-        e_sum[v] += e;
-        dy_sum[v] += w;
-        dy_e_sum[v] += w * e;
+        x[j][v] -= mean[v];
+        dy[j][v] *= gamma;
+      }
+      if constexpr (ACTIVATED) {
+        A t[VEC];
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) t[v] = fma(x[j][v], scale[v], beta[v]);
+        Activator<A>(activation).Derive(t, dy[j]);
+      }
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) {
+        e_sum[v] += x[j][v];
+        dy_sum[v] += dy[j][v];
+        dy_e_sum[v] += dy[j][v] * x[j][v];
       }
     }
   }
@@ -157,7 +162,7 @@ template <typename A, int VEC, bool ACTIVATED>
 __global__ void __launch_bounds__(kColumnThreads)
     ApplyKernel(const __grid_constant__ ColumnShape shape, DType x_type, DType dy_type,
                 DType param_type, DType dx_type, const BackwardBuffers buffers,
-                const GradientTerms<A>* terms, double negative_slope) {
+                const GradientTerms<A>* terms, Activation activation) {
   const ColumnPlace at(shape, VEC);
   if (at.channel >= shape.channels) return;
   GradientTerms<A> t[VEC];
@@ -191,15 +196,17 @@ __global__ void __launch_bounds__(kColumnThreads)
 #pragma unroll
         for (int v = 1; v < VEC; ++v) gamma[v] = gamma[0];
       }
+      if constexpr (ACTIVATED) {
+        A before[VEC];
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+          before[v] = fma(x[j][v] - t[v].high, t[v].rstd * gamma[v], beta[v]);
+        }
+        Activator<A>(activation).Derive(before, dy[j]);
+      }
       A dx[VEC];
 #pragma unroll
       for (int v = 0; v < VEC; ++v) {
-        if constexpr (ACTIVATED) {
-          const A e = x[j][v] - t[v].high;
-          if (!(fma(e, t[v].rstd * gamma[v], beta[v]) > 0)) {
-            dy[j][v] *= static_cast<A>(negative_slope);
-          }
-        }
         dx[v] = t[v].rstd * (dy[j][v] * gamma[v] - t[v].w_mean -
                              ((x[j][v] - t[v].high) - t[v].low) * t[v].slope);
       }
@@ -235,10 +242,9 @@ Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, void* 
   auto* lines =
       reinterpret_cast<XhatLine<A>*>(reinterpret_cast<char*>(terms) + Align16(TermsBytes(problem)));
   const unsigned blocks = static_cast<unsigned>(ColumnBlocks(shape));
-  NV_NORMS_RETURN_IF_ERROR(LaunchKernel("gradient sums of columns", SumsKernel<A, VEC, ACTIVATED>,
-                                        blocks, block, 0, 1, stream, shape, problem.x, problem.dy,
-                                        problem.param, problem.stat(), buffers, partials,
-                                        problem.negative_slope));
+  NV_NORMS_RETURN_IF_ERROR(LaunchKernel(
+      "gradient sums of columns", SumsKernel<A, VEC, ACTIVATED>, blocks, block, 0, 1, stream, shape,
+      problem.x, problem.dy, problem.param, problem.stat(), buffers, partials, problem.activation));
   NV_NORMS_RETURN_IF_ERROR(LaunchKernel("gradient terms of columns", TermsKernel<A>,
                                         static_cast<unsigned>(problem.geometry.statistics), 32, 0,
                                         1, stream, shape, problem.formula, problem.param,
@@ -248,7 +254,7 @@ Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, void* 
     NV_NORMS_RETURN_IF_ERROR(
         LaunchKernel("normalization gradient of columns", ApplyKernel<A, VEC, ACTIVATED>, blocks,
                      block, 0, 1, stream, shape, problem.x, problem.dy, problem.param, problem.dx,
-                     buffers, static_cast<const GradientTerms<A>*>(terms), problem.negative_slope));
+                     buffers, static_cast<const GradientTerms<A>*>(terms), problem.activation));
   }
   if (buffers.dgamma == nullptr && buffers.dbeta == nullptr) return Status();
   if (layout.s_stride != 0) {

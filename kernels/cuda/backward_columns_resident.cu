@@ -1,5 +1,4 @@
 // Gradients of forward_columns_resident.cu's norms. See backward_columns_resident.cuh.
-#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/backward_columns_resident.cuh"
 #include "kernels/cuda/columns_sums.cuh"
 #include "kernels/cuda/kernels.cuh"

@@ -4,6 +4,7 @@
 #ifndef NV_NORMS_KERNELS_CUDA_BACKWARD_COLUMNS_RESIDENT_CUH_
 #define NV_NORMS_KERNELS_CUDA_BACKWARD_COLUMNS_RESIDENT_CUH_
 
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/columns_exchange.cuh"
 #include "kernels/cuda/columns_row_sums.cuh"
 #include "kernels/cuda/columns_sums.cuh"
@@ -262,7 +263,6 @@ struct BackwardBody {
                                        float (&w)[kVec]) const {
     using Layout = SlotLayout<kBeside>;
     using C = Chunk<kBeside>;
-    const auto negative_slope = static_cast<float>(problem.negative_slope);
     uint32_t x[4];
     uint32_t dy[4];
     Chunk<16>::Split(*Layout::X(from, j), x);
@@ -271,9 +271,12 @@ struct BackwardBody {
     for (int v = 0; v < kVec; ++v) {
       e[v] = To<float>::Of(Word<X>::Get(x, v)) - high[v];
       w[v] = To<float>::Of(Word<D>::Get(dy, v));
-      if constexpr (ACTIVATED) {
-        if (!(fmaf(e[v], scale[v], beta[v]) > 0)) w[v] *= negative_slope;
-      }
+    }
+    if constexpr (ACTIVATED) {
+      float t[kVec];
+#pragma unroll
+      for (int v = 0; v < kVec; ++v) t[v] = fmaf(e[v], scale[v], beta[v]);
+      Activator<float>(problem.activation).Derive(t, w);
     }
   }
 

@@ -185,25 +185,27 @@ struct Stream : StreamGates {
     if constexpr (ACT) LoadColumns(work.betas + column, line.beta);
   }
 
-  struct Element {
-    float e;   // x - mean
-    float dy;  // of what the norm computed: before the activation
-  };
-
-  __device__ __forceinline__ static Element ElementOf(const uint32_t (&x)[4],
-                                                      const uint32_t (&dy)[4], int v,
-                                                      const Line& line, float negative_slope) {
-    Element out = {To<float>::Of(Word<X>::Get(x, v)) - line.mean[v],
-                   To<float>::Of(Word<D>::Get(dy, v))};
-    if constexpr (ACT) {
-      if (!(fmaf(out.e, line.scale[v], line.beta[v]) > 0)) out.dy *= negative_slope;
+  // Of kPart numbers of a vector: x - mean, and dy before the activation. With one, more than two
+  // of 16 bits at once are more than fit into registers.
+  static constexpr int kPart = 2;
+  __device__ __forceinline__ void Split(const uint32_t (&x)[4], const uint32_t (&dy)[4], int at,
+                                        const Line& line, float (&e)[kPart],
+                                        float (&w)[kPart]) const {
+#pragma unroll
+    for (int v = 0; v < kPart; ++v) {
+      e[v] = To<float>::Of(Word<X>::Get(x, at + v)) - line.mean[at + v];
+      w[v] = To<float>::Of(Word<D>::Get(dy, at + v));
     }
-    return out;
+    if constexpr (ACT) {
+      float t[kPart];
+#pragma unroll
+      for (int v = 0; v < kPart; ++v) t[v] = fmaf(e[v], line.scale[at + v], line.beta[at + v]);
+      Activator<float>(problem.activation).Derive(t, w);
+    }
   }
 
   __device__ __forceinline__ void Consume() const {
     const Place place = PlaceOfThread();
-    const float negative_slope = static_cast<float>(problem.negative_slope);
     const int lane = threadIdx.x % 32;
     Line in;   // of the unit whose sums are taken
     Line out;  // of the one that is written
@@ -238,11 +240,16 @@ struct Stream : StreamGates {
           for (int j = 0; j < kItems; ++j) {
             if (place.row + j * place.step >= left) break;
 #pragma unroll
-            for (int v = 0; v < kVec; ++v) {
-              const Element at = ElementOf(x[j], dy[j], v, in, negative_slope);
-              sums[0][v] += at.e;
-              sums[1][v] += at.dy;
-              sums[2][v] += at.dy * at.e;
+            for (int at = 0; at < kVec; at += kPart) {
+              float e[kPart];
+              float w[kPart];
+              Split(x[j], dy[j], at, in, e, w);
+#pragma unroll
+              for (int v = 0; v < kPart; ++v) {
+                sums[0][at + v] += e[v];
+                sums[1][at + v] += w[v];
+                sums[2][at + v] += w[v] * e[v];
+              }
             }
           }
         }
@@ -271,9 +278,14 @@ struct Stream : StreamGates {
             if (place.row + j * place.step >= left) break;
             float dx[kVec];
 #pragma unroll
-            for (int v = 0; v < kVec; ++v) {
-              const Element at = ElementOf(x[j], dy[j], v, out, negative_slope);
-              dx[v] = at.dy * out.scale[v] - (at.e * slope[v] - shift[v]);
+            for (int at = 0; at < kVec; at += kPart) {
+              float e[kPart];
+              float w[kPart];
+              Split(x[j], dy[j], at, out, e, w);
+#pragma unroll
+              for (int v = 0; v < kPart; ++v) {
+                dx[at + v] = w[v] * out.scale[at + v] - (e[v] * slope[at + v] - shift[at + v]);
+              }
             }
             StoreStrip<X>(problem.dx, buffers.dx, to, dx, false);
             to += hop;

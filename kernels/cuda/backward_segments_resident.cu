@@ -116,11 +116,10 @@ struct BackwardBody {
   // The gradient of t of a vector of x and dy: dy.
   __device__ __forceinline__ void Activate(const float (&x)[kVec], float mean, float scale,
                                            float beta, float (&d)[kVec]) const {
-    const auto negative_slope = static_cast<float>(problem.negative_slope);
+    float t[kVec];
 #pragma unroll
-    for (int v = 0; v < kVec; ++v) {
-      if (!(fmaf(x[v] - mean, scale, beta) > 0)) d[v] *= negative_slope;
-    }
+    for (int v = 0; v < kVec; ++v) t[v] = fmaf(x[v] - mean, scale, beta);
+    Activator<float>(problem.activation).Derive(t, d);
   }
 
   __device__ __forceinline__ void Start() {}

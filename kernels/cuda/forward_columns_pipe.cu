@@ -607,7 +607,7 @@ struct Pipe {
     const int row = place / shape.vectors;
     const int step = 32 * kWriters / shape.vectors;
     const int64_t hop = static_cast<int64_t>(step) * shape.width * kVec;
-    const LeakyRelu<float> activation(problem.negative_slope);
+    const Activator<float> activator(problem.activation);
     const int staying = shape.tiles - shape.streamed;
     Turn stay;
     Turn stream;
@@ -651,8 +651,7 @@ struct Pipe {
 #pragma unroll
           for (int v = 0; v < kVec; ++v) y[v] = (Get(words[j], v) - high[v]) * scale[v] + shift[v];
           if constexpr (ACTIVATED) {
-#pragma unroll
-            for (int v = 0; v < kVec; ++v) y[v] = activation(y[v]);
+            activator.Apply(y);
           }
           StoreStrip<Y>(problem.y, buffers.y, to, y, false);
           to += hop;

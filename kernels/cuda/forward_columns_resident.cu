@@ -307,7 +307,7 @@ struct ForwardBody {
       LoadRows<kItems>(shape, place, problem.param, buffers.gamma, tile, items, 1, gamma);
       LoadRows<kItems>(shape, place, problem.param, buffers.beta, tile, items, 0, beta);
     }
-    const LeakyRelu<float> activation(problem.negative_slope);
+    const Activator<float> activator(problem.activation);
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
       if (!FULL && j >= items) break;
@@ -319,8 +319,7 @@ struct ForwardBody {
         for (int v = 0; v < kVec; ++v) y[v] = y[v] * gamma[j] + beta[j];
       }
       if constexpr (ACTIVATED) {
-#pragma unroll
-        for (int v = 0; v < kVec; ++v) y[v] = activation(y[v]);
+        activator.Apply(y);
       }
       StoreStrip<Y>(problem.y, buffers.y, to, y, shape.small_output);
       to += step;

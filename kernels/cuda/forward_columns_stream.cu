@@ -141,7 +141,7 @@ struct Stream : StreamGates {
     const int row = thread / shape.vectors;
     const int row_step = 32 * kConsumers / shape.vectors;
     const int64_t row_numbers = static_cast<int64_t>(shape.width) * kVec;
-    const LeakyRelu<float> activation(problem.negative_slope);
+    const Activator<float> activator(problem.activation);
     Sums sums;
     float high[kVec];
     float scale[kVec];
@@ -201,8 +201,8 @@ struct Stream : StreamGates {
 #pragma unroll
           for (int v = 0; v < kVec; ++v) {
             y[v] = (Get(words[j], v) - high[v]) * scale[v] + shift[v];
-            if constexpr (ACT) y[v] = activation(y[v]);
           }
+          if constexpr (ACT) activator.Apply(y);
           StoreStrip<Y>(problem.y, buffers.y, to, y, false);
           to += row_step * row_numbers;
         }

@@ -234,9 +234,8 @@ struct ForwardBody {
 #pragma unroll
     for (int v = 0; v < kVec; ++v) x[v] = (x[v] - high) * scale + shift;
     if constexpr (ACTIVATED) {
-      const LeakyRelu<float> activation(problem.negative_slope);
-#pragma unroll
-      for (int v = 0; v < kVec; ++v) x[v] = activation(x[v]);
+      const Activator<float> activator(problem.activation);
+      activator.Apply(x);
     }
     StoreStrip<Y>(problem.y, buffers.y, to + j * Tiles::kLanes * kVec, x, tiles.shape.small_output);
   }

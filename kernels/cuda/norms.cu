@@ -93,7 +93,7 @@ namespace {
 // The problem without its activation.
 template <typename Plan>
 Plan WithoutActivation(Plan plan) {
-  plan.problem.negative_slope = kNoActivation;
+  plan.problem.activation = Activation();
   return plan;
 }
 

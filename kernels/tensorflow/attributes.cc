@@ -12,14 +12,19 @@ using tensorflow::TensorShape;
 
 namespace {
 
-absl::Status ReadNegativeSlope(OpKernelConstruction* ctx, double* out) {
+absl::Status ReadActivation(OpKernelConstruction* ctx, Activation* out) {
   float slope;
   TF_RETURN_IF_ERROR(ctx->GetAttr("negative_slope", &slope));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("silu", &out->silu));
   if (!std::isfinite(slope)) {
     return absl::InvalidArgumentError(
         absl::StrCat("negative_slope is ", slope, ", expected a finite number"));
   }
-  *out = slope;
+  if (out->silu && slope != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("negative_slope is ", slope, ", expected 1 beside silu"));
+  }
+  out->negative_slope = slope;
   return absl::OkStatus();
 }
 
@@ -31,7 +36,7 @@ absl::Status ReadAttributes(OpKernelConstruction* ctx, Kind kind, bool forward, 
   if (!of_channels) {
     TF_RETURN_IF_ERROR(ctx->GetAttr("axis", &out->axis));
   } else {
-    TF_RETURN_IF_ERROR(ReadNegativeSlope(ctx, &out->negative_slope));
+    TF_RETURN_IF_ERROR(ReadActivation(ctx, &out->activation));
     std::string data_format;
     TF_RETURN_IF_ERROR(ctx->GetAttr("data_format", &data_format));
     out->channels_last = data_format == "N...C";

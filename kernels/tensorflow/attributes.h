@@ -18,8 +18,8 @@ struct Attributes {
   bool channels_last = true;  // instance and group norm
   int64_t groups = -1;        // group norm; -1: as many as channels
   Formula formula = Formula::kCenter;
-  double epsilon = 0;  // forward ops only
-  double negative_slope = kNoActivation;
+  double epsilon = 0;     // forward ops only
+  Activation activation;  // instance and group norm
   bool has_scale = false;
   bool has_offset = false;  // forward ops, and gradients of instance and group norm
 };

@@ -16,7 +16,7 @@ void ForwardOp::Compute(OpKernelContext* ctx) {
   ForwardProblem problem;
   problem.formula = attributes_.formula;
   problem.epsilon = attributes_.epsilon;
-  problem.negative_slope = attributes_.negative_slope;
+  problem.activation = attributes_.activation;
   problem.x = ToDType(x.dtype());
   problem.y = ToDType(ctx->expected_output_dtype(0));
   problem.param = problem.x;

@@ -79,6 +79,7 @@ REGISTER_OP("FusedInstanceNorm")
     .Attr("epsilon: float = 0.001")
     .Attr("epsilon_low: float = 0.0")
     .Attr("negative_slope: float = 1.0")
+    .Attr("silu: bool = false")
     .SetShapeFn([](InferenceContext* c) { return GroupNormShape(c, -1); })
     .Doc(R"doc(
 Instance normalization: y = (x - mean) * rstd * scale + offset, mean and variance over the spatial axes.
@@ -89,6 +90,7 @@ scale, offset: at most one each; C elements in any shape.
 U: double where T is double, else float.
 epsilon: added to the variance, as double(epsilon) + double(epsilon_low).
 negative_slope: a finite number; y is multiplied by it where it is not positive. 1: it stays. 0: as relu, y is 0 there.
+silu: y is multiplied by its sigmoid; not beside a negative_slope.
 )doc");
 
 REGISTER_OP("FusedGroupNorm")
@@ -109,6 +111,7 @@ REGISTER_OP("FusedGroupNorm")
     .Attr("epsilon: float = 0.001")
     .Attr("epsilon_low: float = 0.0")
     .Attr("negative_slope: float = 1.0")
+    .Attr("silu: bool = false")
     .SetShapeFn([](InferenceContext* c) {
       int64_t groups;
       TF_RETURN_IF_ERROR(c->GetAttr("groups", &groups));
@@ -124,6 +127,7 @@ U: double where T is double, else float.
 groups: divides the number of channels.
 epsilon: added to the variance, as double(epsilon) + double(epsilon_low).
 negative_slope: a finite number; y is multiplied by it where it is not positive. 1: it stays. 0: as relu, y is 0 there.
+silu: y is multiplied by its sigmoid; not beside a negative_slope.
 )doc");
 
 }  // namespace

@@ -30,7 +30,7 @@ void GradientOp::Compute(OpKernelContext* ctx) {
   OP_REQUIRES_OK(ctx, CheckShape("dy", dy, x.shape()));
   BackwardProblem problem;
   problem.formula = attributes_.formula;
-  problem.negative_slope = attributes_.negative_slope;
+  problem.activation = attributes_.activation;
   problem.dy = ToDType(dy.dtype());
   problem.x = ToDType(x.dtype());
   problem.param = problem.x;

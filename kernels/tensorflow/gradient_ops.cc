@@ -64,16 +64,18 @@ NV_NORMS_GRADIENT_OP("FusedInstanceNormGrad")
     .Attr("data_format: {'N...C', 'NC...'} = 'N...C'")
     .Attr("num_offset: int >= 0 = 0")
     .Attr("negative_slope: float = 1.0")
+    .Attr("silu: bool = false")
     .SetShapeFn([](InferenceContext* c) { return GroupNormGradShape(c, -1); })
     .Doc(R"doc(
 Gradients of FusedInstanceNorm with respect to x, scale and offset.
 
-Where xhat * scale + offset is not positive, dy is first multiplied by `negative_slope`.
+dy is first multiplied by the derivative of the activation at t = xhat * scale + offset: by `negative_slope` where t is
+not positive; where `silu` is true by s * (1 + t * (1 - s)), s = sigmoid(t).
 
-offset: at most one; as the forward op had it where negative_slope is not 1, else not read.
+offset: at most one; as the forward op had it where there is an activation, else not read.
 mean, rstd: as FusedInstanceNorm gave them for x.
 num_dx, num_dscale, num_doffset: 1 where that gradient is wanted, else 0.
-negative_slope: a finite number, as the forward op had it.
+negative_slope, silu: as the forward op had them.
 dx: as x. dscale, doffset: [C].
 )doc");
 
@@ -85,6 +87,7 @@ NV_NORMS_GRADIENT_OP("FusedGroupNormGrad")
     .Attr("data_format: {'N...C', 'NC...'} = 'N...C'")
     .Attr("num_offset: int >= 0 = 0")
     .Attr("negative_slope: float = 1.0")
+    .Attr("silu: bool = false")
     .SetShapeFn([](InferenceContext* c) {
       int64_t groups;
       TF_RETURN_IF_ERROR(c->GetAttr("groups", &groups));
@@ -93,12 +96,13 @@ NV_NORMS_GRADIENT_OP("FusedGroupNormGrad")
     .Doc(R"doc(
 Gradients of FusedGroupNorm with respect to x, scale and offset.
 
-Where xhat * scale + offset is not positive, dy is first multiplied by `negative_slope`.
+dy is first multiplied by the derivative of the activation at t = xhat * scale + offset: by `negative_slope` where t is
+not positive; where `silu` is true by s * (1 + t * (1 - s)), s = sigmoid(t).
 
-offset: at most one; as the forward op had it where negative_slope is not 1, else not read.
+offset: at most one; as the forward op had it where there is an activation, else not read.
 mean, rstd: as FusedGroupNorm gave them for x.
 num_dx, num_dscale, num_doffset: 1 where that gradient is wanted, else 0.
-negative_slope: a finite number, as the forward op had it.
+negative_slope, silu: as the forward op had them.
 dx: as x. dscale, doffset: [C].
 )doc");
 

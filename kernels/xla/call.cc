@@ -42,12 +42,18 @@ std::string Flag(const char* name, bool value) {
   return std::string(", ") + name + (value ? " = true" : " = false");
 }
 
+Status ActivationText(const Activation& activation, std::string* text) {
+  const Status status = Number("negative_slope", activation.negative_slope, text);
+  *text += Flag("silu", activation.silu);
+  return status;
+}
+
 }  // namespace
 
 Status AttributesOf(const ForwardCall& call, std::string* text) {
   *text = "{" + FormulaText(call.problem.formula);
   Status status = Number("epsilon", call.problem.epsilon, text);
-  if (status.ok()) status = Number("negative_slope", call.problem.negative_slope, text);
+  if (status.ok()) status = ActivationText(call.problem.activation, text);
   *text += Flag("scale", call.scale) + Flag("offset", call.offset) + ", " +
            GeometryText(call.problem.geometry) + "}";
   return status;
@@ -55,7 +61,7 @@ Status AttributesOf(const ForwardCall& call, std::string* text) {
 
 Status AttributesOf(const BackwardCall& call, std::string* text) {
   *text = "{" + FormulaText(call.problem.formula);
-  const Status status = Number("negative_slope", call.problem.negative_slope, text);
+  const Status status = ActivationText(call.problem.activation, text);
   *text += Flag("scale", call.scale) + Flag("offset", call.offset) + Flag("dx", call.dx) +
            Flag("dscale", call.dscale) + Flag("doffset", call.doffset) + ", " +
            GeometryText(call.problem.geometry) + "}";

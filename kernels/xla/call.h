@@ -10,7 +10,7 @@
 //
 //   formula                    a Formula
 //   epsilon                    forward
-//   negative_slope
+//   negative_slope, silu       of the activation
 //   scale, offset              which operands there are
 //   dx, dscale, doffset        which results are wanted: backward
 //   sizes, reduced, strides    of Geometry::axes: size, reduced, param_stride

@@ -27,7 +27,7 @@ absl::Status ForwardOp::Build(XlaOpKernelContext* ctx) {
   ForwardProblem& problem = call.problem;
   problem.formula = attributes_.formula;
   problem.epsilon = attributes_.epsilon;
-  problem.negative_slope = attributes_.negative_slope;
+  problem.activation = attributes_.activation;
   problem.x = problem.param = ToDType(ctx->input_type(0));
   problem.y = ToDType(ctx->expected_output_dtype(0));
   call.scale = attributes_.has_scale;

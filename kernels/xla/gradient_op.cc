@@ -46,7 +46,7 @@ absl::Status GradientOp::Build(XlaOpKernelContext* ctx) {
   BackwardCall call;
   BackwardProblem& problem = call.problem;
   problem.formula = attributes_.formula;
-  problem.negative_slope = attributes_.negative_slope;
+  problem.activation = attributes_.activation;
   problem.dy = ToDType(ctx->input_type(0));
   problem.x = problem.param = ToDType(ctx->input_type(1));
   call.scale = attributes_.has_scale;

@@ -38,6 +38,7 @@ class Attributes {
   }
 
   Formula GetFormula() { return static_cast<Formula>(Get<int64_t>("formula")); }
+  Activation GetActivation() { return {Get<double>("negative_slope"), Get<bool>("silu")}; }
 
   // The geometry, or what any value was missing.
   Status Finish(Geometry* geometry) {
@@ -139,7 +140,7 @@ Status Read(const ffi::RemainingArgs& operands, const ffi::RemainingRets& result
   Attributes read(attributes);
   problem->formula = read.GetFormula();
   problem->epsilon = read.Get<double>("epsilon");
-  problem->negative_slope = read.Get<double>("negative_slope");
+  problem->activation = read.GetActivation();
   const bool scale = read.Get<bool>("scale");
   const bool offset = read.Get<bool>("offset");
   const Status status = read.Finish(&problem->geometry);
@@ -163,7 +164,7 @@ Status Read(const ffi::RemainingArgs& operands, const ffi::RemainingRets& result
             Workspace* workspace) {
   Attributes read(attributes);
   problem->formula = read.GetFormula();
-  problem->negative_slope = read.Get<double>("negative_slope");
+  problem->activation = read.GetActivation();
   const bool scale = read.Get<bool>("scale");
   const bool offset = read.Get<bool>("offset");
   const bool dx = read.Get<bool>("dx");

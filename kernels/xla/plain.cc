@@ -109,12 +109,21 @@ XlaOp Positive(XlaOp value) { return xla::Gt(value, xla::ZerosLike(value)); }
 XlaOp Scaled(XlaOp value, double factor) { return xla::Mul(value, xla::ScalarLike(value, factor)); }
 
 // A leaky relu that maps -inf to 0, not NaN, where the slope is 0; NaN stays.
-XlaOp Activated(XlaOp value, double slope) {
-  if (slope == kNoActivation) return value;
+XlaOp Activated(XlaOp value, const Activation& activation) {
+  if (activation.none()) return value;
+  if (activation.silu) return value * xla::Logistic(value);
+  const double slope = activation.negative_slope;
   const XlaOp zeros = xla::ZerosLike(value);
   const XlaOp below =
       slope == 0 ? xla::Select(xla::Le(value, zeros), zeros, value) : Scaled(value, slope);
   return xla::Select(Positive(value), value, below);
+}
+
+// dy times the derivative at t.
+XlaOp Derived(XlaOp t, XlaOp dy, const Activation& activation) {
+  if (!activation.silu) return xla::Select(Positive(t), dy, Scaled(dy, activation.negative_slope));
+  const XlaOp sigmoid = xla::Logistic(t);
+  return dy * (sigmoid + t * sigmoid * (xla::ScalarLike(t, 1) - sigmoid));
 }
 
 xla::PrimitiveType StatType(const Operand& x) { return Wider(xla::F32, &x); }
@@ -139,7 +148,7 @@ PlainStatistics Plain(const Attributes& attributes, const PlainForward& call) {
   XlaOp y = xla::Mul(attributes.formula == Formula::kCenter ? centered : x, rstd, view.kept());
   if (call.scale != nullptr) y = xla::Mul(y, view.Param(*call.scale), view.params());
   if (call.offset != nullptr) y = xla::Add(y, view.Param(*call.offset), view.params());
-  y = Activated(y, attributes.negative_slope);
+  y = Activated(y, attributes.activation);
   out.y = xla::ConvertElementType(view.Merge(y, *call.x), call.y_type);
   return out;
 }
@@ -158,11 +167,11 @@ PlainGradients Plain(const Attributes& attributes, const PlainBackward& call) {
   }
   const XlaOp xhat =
       xla::Mul(attributes.formula == Formula::kCenter ? centered : x, rstd, view.kept());
-  if (attributes.negative_slope != kNoActivation) {
+  if (!attributes.activation.none()) {
     XlaOp t = xhat;
     if (call.scale != nullptr) t = xla::Mul(t, view.Param(*call.scale), view.params());
     if (call.offset != nullptr) t = xla::Add(t, view.Param(*call.offset), view.params());
-    dy = xla::Select(Positive(t), dy, Scaled(dy, attributes.negative_slope));
+    dy = Derived(t, dy, attributes.activation);
   }
   XlaOp w = dy;
   if (call.scale != nullptr) w = xla::Mul(w, view.Param(*call.scale), view.params());

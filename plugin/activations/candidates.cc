@@ -6,6 +6,7 @@
 #include <string>
 #include <unordered_set>
 
+#include "plugin/activations/silu.h"
 #include "plugin/graph/fused_ops.h"
 #include "plugin/recognizer/ops.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
@@ -19,6 +20,8 @@ constexpr float kLeakyReluAlpha = 0.2f;  // the op's default
 bool Contains(const std::vector<int>& nodes, int node) {
   return std::find(nodes.begin(), nodes.end(), node) != nodes.end();
 }
+
+bool IsActivation(const std::string& op) { return op == "LeakyRelu" || op == "Relu"; }
 
 // The ops of which there are kernels with an activation inside.
 bool TakesActivation(const std::string& op) {
@@ -38,11 +41,13 @@ bool HasOwnGradient(const GraphView& view, int node) {
 
 class Finder {
  public:
-  Finder(const GraphView& view, const std::function<bool(int)>& keep) : view_(view), keep_(keep) {}
+  Finder(const GraphView& view, const Shapes* shapes, const std::function<bool(int)>& keep,
+         bool compiled)
+      : view_(view), shapes_(shapes), keep_(keep), compiled_(compiled) {}
 
   std::optional<ActivatedNorm> At(int norm) {
     if (!view_.alive(norm) || !TakesActivation(view_.op(norm)) || !MayGo(norm) ||
-        view_.GetFloat(norm, "negative_slope", 1.0f) != 1.0f) {
+        IsActivated(norm)) {
       return std::nullopt;
     }
     const int64_t parameters =
@@ -51,14 +56,24 @@ class Finder {
     ActivatedNorm found;
     found.norm = norm;
     y_ = {{norm, 0}};
-    if (!FollowY({norm, 0}, &found) || found.activation < 0) return std::nullopt;
-    found.slope = SlopeOf(found.activation);
-    if (!std::isfinite(found.slope) || found.slope == 1.0f) return std::nullopt;
+    if (!FollowY({norm, 0}, &found)) return std::nullopt;
+    if (!readers_.empty()) {
+      if (found.activation >= 0 || !TakeSilu(&found)) return std::nullopt;
+    } else {
+      if (found.activation < 0 || found.stays) return std::nullopt;
+      found.slope = SlopeOf(found.activation);
+      if (!std::isfinite(found.slope) || found.slope == 1.0f) return std::nullopt;
+    }
     if (!FindGradients(&found) || !MayWait(found)) return std::nullopt;
     return found;
   }
 
  private:
+  bool IsActivated(int node) const {
+    return view_.GetFloat(node, "negative_slope", 1.0f) != 1.0f ||
+           view_.GetBool(node, "silu", false);
+  }
+
   bool MayGo(int node) const { return !keep_(node) && !HasOwnGradient(view_, node); }
 
   bool IsBeside(int node, int norm) const {
@@ -71,13 +86,18 @@ class Finder {
   }
 
   // Whether an activation reads y, directly or through Identities, and beside it only gradients of
-  // one; adds them.
+  // one; adds them. What else reads y may be part of a silu.
   bool FollowY(TensorId y, ActivatedNorm* found) {
     for (const Consumer& c : view_.consumers(y)) {
       if (!view_.live(c.node)) continue;
       const std::string& op = view_.op(c.node);
       if (ReadsShape(op)) {
         found->shapes.push_back(c.node);
+        continue;
+      }
+      if (op == "IdentityN") {
+        if (!EndsIn(y, c, *found)) return false;
+        found->stays = true;
         continue;
       }
       if (!IsBeside(c.node, found->norm) || HasOwnGradient(view_, c.node)) return false;
@@ -90,10 +110,64 @@ class Finder {
         if (found->activation >= 0) return false;
         found->activation = c.node;
       } else if (IsActivationGradient(op) && c.slot == 1) {
-        found->activation_gradients.push_back(c.node);
+        found->activation_gradients[c.node] = view_.inputs(c.node)[0];
       } else {
-        return false;
+        readers_.insert(c.node);
       }
+    }
+    return true;
+  }
+
+  // Whether nobody reads on what an IdentityN reads here. TensorFlow puts one around what has a
+  // gradient of its own, and hands it all that the gradient is with respect to. The norm is to stay
+  // for it: a compiler drops that.
+  bool EndsIn(TensorId y, const Consumer& identities, const ActivatedNorm& found) const {
+    if (!compiled_ || y.node != found.norm || keep_(identities.node)) return false;
+    for (const Consumer& c : view_.consumers(TensorId{identities.node, identities.slot})) {
+      if (view_.live(c.node)) return false;
+    }
+    return true;
+  }
+
+  // Whether all that reads y makes a silu of it, and gradients of that; adds them.
+  bool TakeSilu(ActivatedNorm* found) const {
+    const auto type = view_.GetType(found->norm, "out_type");
+    const SiluNodes nodes = FindSilu(view_, y_, [&](int node) {
+      return IsBeside(node, found->norm) && !HasOwnGradient(view_, node) &&
+             view_.GetType(node, "T") == type;
+    });
+    if (nodes.silu < 0 || nodes.several) return false;
+    const auto is_function = [&](int node) { return Contains(nodes.functions, node); };
+    if (!std::all_of(readers_.begin(), readers_.end(), is_function)) return false;
+    found->silu = true;
+    found->activation = nodes.silu;
+    for (int node : nodes.functions) {
+      if (node == nodes.silu) continue;
+      if (keep_(node) || !view_.control_consumers(node).empty()) return false;
+      const bool derivative = Contains(nodes.derivatives, node);
+      for (const Consumer& c : view_.consumers(node)) {
+        if (!view_.live(c.node) || is_function(c.node)) continue;
+        if (!derivative || view_.op(c.node) != "Mul") return false;
+        const TensorId other = view_.inputs(c.node)[1 - c.slot];
+        if (y_.count(other) > 0 || is_function(other.node) || !HaveOneShape(other, found->norm)) {
+          return false;
+        }
+        found->activation_gradients[c.node] = other;
+      }
+      found->functions.push_back(node);
+    }
+    return true;
+  }
+
+  // Whether a tensor has y's shape. An unknown size is taken not to be 1.
+  bool HaveOneShape(TensorId tensor, int norm) const {
+    if (shapes_ == nullptr) return true;
+    const TensorInfo& a = shapes_->Get(tensor);
+    const TensorInfo& b = shapes_->Get({norm, 0});
+    if (!a.rank_known || !b.rank_known || a.dims.size() != b.dims.size()) return false;
+    for (size_t i = 0; i < a.dims.size(); ++i) {
+      if (a.dims[i] == b.dims[i] || (a.dims[i] < 0 && b.dims[i] < 0)) continue;
+      if (std::max(a.dims[i], b.dims[i]) <= 1 || (a.dims[i] >= 0 && b.dims[i] >= 0)) return false;
     }
     return true;
   }
@@ -108,11 +182,9 @@ class Finder {
       const TensorId dy = view_.inputs(c.node)[0];
       if (!IsGradientOfActivation(dy.node, *found)) return false;
       found->norm_gradients.push_back(c.node);
-      if (!Contains(found->activation_gradients, dy.node)) {
-        found->activation_gradients.push_back(dy.node);
-      }
+      if (!found->silu) found->activation_gradients[dy.node] = view_.inputs(dy.node)[0];
     }
-    for (int gradient : found->activation_gradients) {
+    for (const auto& [gradient, behind] : found->activation_gradients) {
       if (!MayGo(gradient) || !IsBeside(gradient, found->norm) ||
           !IsGradientOfActivation(gradient, *found)) {
         return false;
@@ -127,7 +199,7 @@ class Finder {
       }
       // Who waits for it is to wait for what it reads; a branch's tensor has no control edge to
       // give.
-      const std::string& op = view_.op(view_.inputs(gradient)[0].node);
+      const std::string& op = view_.op(behind.node);
       const bool branches = op == "Switch" || op == "RefSwitch" || op == "Merge";
       if (branches && !view_.control_consumers(gradient).empty()) return false;
     }
@@ -138,8 +210,7 @@ class Finder {
   // be computed in it.
   bool IsGradientOf(int gradient, int norm) const {
     if (view_.op(gradient) != view_.op(norm) + "Grad" || !IsBeside(gradient, norm) ||
-        HasOwnGradient(view_, gradient) ||
-        view_.GetFloat(gradient, "negative_slope", 1.0f) != 1.0f ||
+        HasOwnGradient(view_, gradient) || IsActivated(gradient) ||
         view_.GetInt(gradient, "num_offset", 0) != 0) {
       return false;
     }
@@ -161,6 +232,7 @@ class Finder {
   }
 
   bool IsGradientOfActivation(int gradient, const ActivatedNorm& found) const {
+    if (found.silu) return found.activation_gradients.count(gradient) > 0;
     const std::string& op = view_.op(gradient);
     if (op != view_.op(found.activation) + "Grad" || view_.inputs(gradient).size() != 2) {
       return false;
@@ -179,11 +251,15 @@ class Finder {
   bool MayWait(const ActivatedNorm& found) const {
     const std::unordered_set<int> norm = {found.norm};
     const auto& waits = view_.control_inputs(found.norm);
-    for (int control : view_.control_inputs(found.activation)) {
-      if (Contains(waits, control)) continue;
-      if (HasBranches() || view_.DependsOn(control, norm)) return false;
-    }
-    return true;
+    const auto may_wait_as = [&](int node) {
+      for (int control : view_.control_inputs(node)) {
+        if (Contains(waits, control)) continue;
+        if (HasBranches() || view_.DependsOn(control, norm)) return false;
+      }
+      return true;
+    };
+    const std::vector<int> before = FunctionsBehind(view_, found, found.activation);
+    return may_wait_as(found.activation) && std::all_of(before.begin(), before.end(), may_wait_as);
   }
 
   bool HasBranches() const {
@@ -195,25 +271,44 @@ class Finder {
   }
 
   const GraphView& view_;
+  const Shapes* shapes_;
   const std::function<bool(int)>& keep_;
-  std::set<TensorId> y_;  // that of the norm in question, and its Identities
+  const bool compiled_;
+  std::set<TensorId> y_;   // that of the norm in question, and its Identities
+  std::set<int> readers_;  // of y, that are neither activations nor gradients of one
 };
 
 }  // namespace
 
-bool IsActivation(const std::string& op) { return op == "LeakyRelu" || op == "Relu"; }
+bool MayBeActivation(const std::string& op) { return IsActivation(op) || op == "Sigmoid"; }
+
+std::vector<int> FunctionsBehind(const GraphView& view, const ActivatedNorm& found, int node) {
+  std::set<int> needed = {node};
+  std::vector<int> behind;
+  const auto look = [&](int each) {
+    for (const TensorId& input : view.inputs(each)) needed.insert(input.node);
+  };
+  look(node);
+  for (auto i = found.functions.rbegin(); i != found.functions.rend(); ++i) {
+    if (needed.count(*i) == 0) continue;
+    behind.push_back(*i);
+    look(*i);
+  }
+  return behind;
+}
 
 void MarkLiveForActivations(GraphView* view, const std::function<bool(int)>& keep) {
   view->MarkLive([&](int node) {
     const std::string& op = view->op(node);
-    const bool pure = IsPure(op) || IsFusedNorm(op) || IsActivation(op) || IsActivationGradient(op);
+    const bool pure =
+        IsPure(op) || IsFusedNorm(op) || MayBeActivation(op) || IsActivationGradient(op);
     return keep(node) || !pure;
   });
 }
 
-std::optional<ActivatedNorm> FindActivation(const GraphView& view, int norm,
-                                            const std::function<bool(int)>& keep) {
-  return Finder(view, keep).At(norm);
+std::optional<ActivatedNorm> FindActivation(const GraphView& view, const Shapes* shapes, int norm,
+                                            const std::function<bool(int)>& keep, bool compiled) {
+  return Finder(view, shapes, keep, compiled).At(norm);
 }
 
 }  // namespace nv_norms

@@ -24,31 +24,45 @@ bool IsOf(const std::string& fused, const std::string& op, const std::string& ou
 
 class Editor {
  public:
-  Editor(GraphView* view, Shapes* shapes, std::vector<Record>* records)
-      : view_(view), shapes_(shapes), records_(records) {}
+  Editor(GraphView* view, Shapes* shapes, const std::function<bool(int)>& keep,
+         std::vector<Record>* records)
+      : view_(view), shapes_(shapes), keep_(keep), records_(records) {}
 
   void Apply(const ActivatedNorm& found) {
     const int norm = found.norm, activation = found.activation;
-    VLOG(2) << "Take " << view_->name(activation) << " into " << view_->name(norm)
-            << ": negative_slope=" << found.slope << ", " << found.norm_gradients.size()
-            << " gradients";
+    VLOG(2) << "Take " << view_->name(activation) << " into " << view_->name(norm) << ": "
+            << (found.silu ? "silu" : "negative_slope=" + std::to_string(found.slope)) << ", "
+            << found.norm_gradients.size() << " gradients";
     Report(found);
     RemoveDeadReaders(norm);
     for (int node : found.identities) RemoveDeadReaders(node);
-    for (int node : found.activation_gradients) RemoveDeadReaders(node);
+    for (int node : found.functions) RemoveDeadReaders(node);
+    for (const auto& entry : found.activation_gradients) RemoveDeadReaders(entry.first);
     for (int shape : found.shapes) ReadShapeOfX(shape, norm);
     PutNorm(found);
     for (int gradient : found.norm_gradients) PutGradient(gradient, found);
     MoveStatistics(norm, activation);
-    for (int gradient : found.activation_gradients) {
+    for (const auto& [gradient, behind] : found.activation_gradients) {
       std::vector<int> instead = view_->control_inputs(gradient);
-      instead.push_back(view_->inputs(gradient)[0].node);
+      instead.push_back(behind.node);
       Remove(gradient, instead);
     }
+    std::vector<int> constants;
+    for (auto i = found.functions.rbegin(); i != found.functions.rend(); ++i) {
+      for (const TensorId& input : view_->inputs(*i)) {
+        if (view_->op(input.node) == "Const") constants.push_back(input.node);
+      }
+      Remove(*i, {});
+    }
+    RemoveUnread(view_, constants, keep_);
     for (auto i = found.identities.rbegin(); i != found.identities.rend(); ++i) {
       Remove(*i, {activation});
     }
-    Remove(norm, {activation});
+    if (found.stays) {
+      (*view_->mutable_def(norm)->mutable_attr())[kUnread].set_b(true);
+    } else {
+      Remove(norm, {activation});
+    }
   }
 
  private:
@@ -59,23 +73,37 @@ class Editor {
       if (record.direction == "forward") {
         if (!IsOf(view_->name(found.norm), op, record.outputs[0])) continue;
         record.outputs[0] = view_->name(TensorId{found.activation, 0});
-        record.negative_slope = found.slope;
+        Note(found, &record);
       } else if (record.direction == "backward") {
         for (int gradient : found.norm_gradients) {
           const auto is_of = [&](const std::string& output) {
             return IsOf(view_->name(gradient), view_->op(gradient), output);
           };
           if (std::none_of(record.outputs.begin(), record.outputs.end(), is_of)) continue;
-          record.inputs[0] = view_->name(GradientBehind(gradient));
-          record.negative_slope = found.slope;
+          record.inputs[0] = view_->name(GradientBehind(gradient, found));
+          Note(found, &record);
         }
       }
     }
   }
 
+  static void Note(const ActivatedNorm& found, Record* record) {
+    record->negative_slope = found.slope;
+    record->silu = found.silu;
+  }
+
+  static void SetActivation(const ActivatedNorm& found, NodeDef* def) {
+    auto& attr = *def->mutable_attr();
+    if (found.silu) {
+      attr["silu"].set_b(true);
+    } else {
+      attr["negative_slope"].set_f(found.slope);
+    }
+  }
+
   // The gradient of the activation's output, given a gradient of the norm.
-  TensorId GradientBehind(int norm_gradient) const {
-    return view_->inputs(view_->inputs(norm_gradient)[0].node)[0];
+  TensorId GradientBehind(int norm_gradient, const ActivatedNorm& found) const {
+    return found.activation_gradients.at(view_->inputs(norm_gradient)[0].node);
   }
 
   void ReadShapeOfX(int shape, int norm) {
@@ -93,9 +121,12 @@ class Editor {
         attr[name] = value;
       }
     }
-    attr["negative_slope"].set_f(found.slope);
+    SetActivation(found, &def);
     std::vector<int> controls = view_->control_inputs(norm);
     AddControls(*view_, activation, &controls);
+    for (int node : FunctionsBehind(*view_, found, activation)) {
+      AddControls(*view_, node, &controls);
+    }
     std::vector<TensorInfo> outputs;
     for (int port : {0, 1, 2}) outputs.push_back(shapes_->Get({norm, port}));
     view_->ReplaceNode(activation, def, view_->inputs(norm), controls);
@@ -107,12 +138,14 @@ class Editor {
     NodeDef def = view_->def(gradient);
     const int64_t scales = view_->GetInt(made, "num_scale", 0);
     const int64_t offsets = view_->GetInt(made, "num_offset", 0);
-    (*def.mutable_attr())["negative_slope"].set_f(found.slope);
+    SetActivation(found, &def);
     (*def.mutable_attr())["num_offset"].set_i(offsets);
     std::vector<int> controls = view_->control_inputs(gradient);
-    AddControls(*view_, view_->inputs(gradient)[0].node, &controls);
+    const int dy = view_->inputs(gradient)[0].node;
+    AddControls(*view_, dy, &controls);
+    for (int node : FunctionsBehind(*view_, found, dy)) AddControls(*view_, node, &controls);
     std::vector<TensorId> inputs = view_->inputs(gradient);
-    inputs[0] = GradientBehind(gradient);
+    inputs[0] = GradientBehind(gradient, found);
     const auto first = view_->inputs(made).begin() + 1 + scales;
     inputs.insert(inputs.begin() + 2 + scales, first, first + offsets);
     view_->ReplaceNode(gradient, def, inputs, controls);
@@ -152,19 +185,21 @@ class Editor {
 
   GraphView* view_;
   Shapes* shapes_;
+  const std::function<bool(int)>& keep_;
   std::vector<Record>* records_;
 };
 
 }  // namespace
 
 bool TakeInActivations(GraphView* view, Shapes* shapes, const std::function<bool(int)>& nodes,
-                       const std::function<bool(int)>& keep, std::vector<Record>* records) {
+                       const std::function<bool(int)>& keep, bool compiled,
+                       std::vector<Record>* records) {
   bool changed = false;
   MarkLiveForActivations(view, keep);
   for (int node = 0; node < view->num_nodes(); ++node) {
     if (!nodes(node)) continue;
-    if (const auto found = FindActivation(*view, node, keep)) {
-      Editor(view, shapes, records).Apply(*found);
+    if (const auto found = FindActivation(*view, shapes, node, keep, compiled)) {
+      Editor(view, shapes, keep, records).Apply(*found);
       changed = true;
     }
   }
@@ -172,10 +207,10 @@ bool TakeInActivations(GraphView* view, Shapes* shapes, const std::function<bool
 }
 
 bool WouldTakeInActivations(GraphView* view, const std::function<bool(int)>& nodes,
-                            const std::function<bool(int)>& keep) {
+                            const std::function<bool(int)>& keep, bool compiled) {
   MarkLiveForActivations(view, keep);
   for (int node = 0; node < view->num_nodes(); ++node) {
-    if (nodes(node) && FindActivation(*view, node, keep)) return true;
+    if (nodes(node) && FindActivation(*view, nullptr, node, keep, compiled)) return true;
   }
   return false;
 }

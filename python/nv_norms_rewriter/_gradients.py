@@ -38,7 +38,7 @@ def _register(ops: ModuleType, kind: str, attributes: tuple[str, ...]) -> None:
             return [None] * len(op.inputs)
         extra = {"mean": op.outputs[1]} if has_mean else {}
         meaning = {key: _plain(op.get_attr(key)) for key in attributes}
-        offset = params[num_scale:] if meaning.get("negative_slope", 1.0) != 1.0 else []
+        offset = params[num_scale:] if _stock.has_activation(meaning) else []
         if "negative_slope" in attributes:
             extra["offset"] = offset
         dx, dscale, doffset = gradient_op(
@@ -72,14 +72,14 @@ def _register(ops: ModuleType, kind: str, attributes: tuple[str, ...]) -> None:
         wanted += [1] * num_doffset
         offset = list(op.inputs)[2 + num_scale : -2 if has_mean else -1]
 
-        def computed(dy: Any, x: Any, *scale: Any) -> list[Any]:
+        def computed(dy: Any, x: Any, *params: Any) -> list[Any]:
             outputs = _stock.gradient(
                 kind,
                 dy,
                 x,
-                scale,
+                params[:num_scale],
                 op.inputs[-1],
-                offset,
+                params[num_scale:],
                 num_offset=num_doffset,
                 dx_type=op.get_attr("dx_type"),
                 param_type=op.get_attr("param_type"),
@@ -87,7 +87,7 @@ def _register(ops: ModuleType, kind: str, attributes: tuple[str, ...]) -> None:
             )
             return [output for output, want in zip(outputs, wanted, strict=True) if want]
 
-        given = list(op.inputs)[: 2 + num_scale]
+        given = list(op.inputs)[: 2 + num_scale] + offset
         gradients = _stock.differentiate(computed, given, of_outputs)
         return gradients + [None] * (len(op.inputs) - len(given))
 

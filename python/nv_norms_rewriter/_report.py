@@ -42,6 +42,7 @@ class Record:
       transposes: for a layout, the Transposes of its region before and after.
       negative_slope: of the LeakyRelu that is computed inside the fused op (0: a Relu), whose
         output is then in outputs; 1 where there is none.
+      silu: whether that is computed inside in its place.
     """
 
     kind: str
@@ -59,6 +60,7 @@ class Record:
     where: str = "graph"
     transposes: tuple[int, int] = (0, 0)
     negative_slope: float = 1.0
+    silu: bool = False
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Record:
@@ -190,6 +192,8 @@ def _verdict(r: Record) -> str:
 
 
 def _activation(r: Record) -> str:
+    if r.silu:
+        return " with silu"
     if r.negative_slope == 1:
         return ""
     return " with relu" if r.negative_slope == 0 else f" with leaky_relu({r.negative_slope:g})"

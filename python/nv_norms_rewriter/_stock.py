@@ -13,8 +13,8 @@ Tensor = Any
 ATTRIBUTES = {
     "FusedLayerNorm": ("axis", "subtract_mean"),
     "FusedRMSNorm": ("axis",),
-    "FusedInstanceNorm": ("data_format", "negative_slope"),
-    "FusedGroupNorm": ("data_format", "groups", "negative_slope"),
+    "FusedInstanceNorm": ("data_format", "negative_slope", "silu"),
+    "FusedGroupNorm": ("data_format", "groups", "negative_slope", "silu"),
 }
 
 
@@ -64,7 +64,7 @@ def forward(
         y *= layout.param(tf.cast(gamma, stat_type))
     for beta in offset:
         y += layout.param(tf.cast(beta, stat_type))
-    y = _activated(y, attributes.get("negative_slope", 1.0))
+    y = _activated(y, attributes.get("negative_slope", 1.0), attributes.get("silu", False))
     y = tf.cast(tf.reshape(y, tf.shape(x)), out_type)
     y.set_shape(x.shape)
     statistics = [root] if op == "FusedRMSNorm" else [mean, root]
@@ -124,8 +124,15 @@ def differentiate(
     return tf.gradients(outputs, inputs, grad_ys=dys, unconnected_gradients=zero)
 
 
-def _activated(t: Tensor, negative_slope: float) -> Tensor:
-    """A leaky relu; 1.0: none, 0.0: relu."""
+def has_activation(attributes: dict[str, Any]) -> bool:
+    """Whether an activation follows the norm in an op with such attributes."""
+    return attributes.get("negative_slope", 1.0) != 1.0 or attributes.get("silu", False)
+
+
+def _activated(t: Tensor, negative_slope: float, silu: bool) -> Tensor:
+    """A leaky relu (1.0: none, 0.0: relu), or silu."""
+    if silu:
+        return t * tf.sigmoid(t)
     if negative_slope == 1.0:
         return t
     if negative_slope == 0.0:

@@ -141,7 +141,7 @@ def _rewrite(core: _library.Core, graph: Any, where: str) -> None:
         if where == "xla":
             left += _trace_choice.left_to_xla(graph, edit, records, device_type)
         if any(record["fused"] for record in records) or edit.changes_ops_by_name():
-            edit.apply(left)
+            edit.apply([*left, *edit.unread()])
             graph._nv_norms_forward = _forward_records(edit, records)
     except Exception as error:  # noqa: BLE001 (reported; the graph is as it was)
         _process.logger.warning(

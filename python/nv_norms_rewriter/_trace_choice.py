@@ -91,7 +91,7 @@ def _norm(graph: Any, group: list[dict[str, Any]], node: Any, device_type: str) 
                 (shape[0], shape[-1], *shape[1:-1]) if first else (shape[0], *shape[2:], shape[1])
             )
             data_format = wanted
-    slope = record["negative_slope"]
+    slope, silu = record["negative_slope"], record["silu"]
     readers = _readers(y)
     if slope == 0.0:  # its gradient, which is inside, too
         readers = tuple(reader for reader in readers if reader != "ReluGrad")
@@ -108,7 +108,8 @@ def _norm(graph: Any, group: list[dict[str, Any]], node: Any, device_type: str) 
         device_type=device_type,
         producer=_producer(x),
         readers=readers,
-        activation_inside=slope != 1.0,
+        activation_inside=slope != 1.0 or silu,
+        silu=silu,
     )
 
 

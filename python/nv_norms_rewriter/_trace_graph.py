@@ -22,6 +22,9 @@ FUSED_OPS = FORWARD_OPS | {f"{op}Grad" for op in FORWARD_OPS}
 # Marks the fused ops of a described graph that no trace has put there: a program calls them.
 _BY_NAME = "_nv_norms_by_name"
 
+# Set by the library on fused nodes whose output nobody reads who is read (plugin/activations).
+_UNREAD = "_nv_norms_unread"
+
 # Names of the placeholders that stand for the outputs of ops whose shapes only Python knows.
 _OUTPUT = "/nv_norms_output_"
 
@@ -168,6 +171,10 @@ class Edit:
         """Their ops, once applied, without those left out."""
         made = [self._made.get(node.name) for node in self.fused_nodes(output)]
         return [op for op in made if op is not None]
+
+    def unread(self) -> list[str]:
+        """The fused nodes that nobody reads in earnest; what computed them may stay."""
+        return [name for name, node in self._after.items() if _UNREAD in node.attr]
 
     def changes_ops_by_name(self) -> bool:
         """Whether a fused op that a program calls gets other types: it takes in Casts."""

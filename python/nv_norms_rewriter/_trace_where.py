@@ -9,7 +9,9 @@ from . import _process, _saving
 # One of these takes the inverse root in every normalization.
 _ROOTS = frozenset({"Rsqrt", "Sqrt", "Pow", "FusedBatchNormV3"})
 # What fused ops beside them take in, or whose layout they take.
-_BESIDE = frozenset({"Cast", "LeakyRelu", "Relu", "Conv2D", "Conv3D", "Conv3DBackpropInputV2"})
+_BESIDE = frozenset(
+    {"Cast", "LeakyRelu", "Relu", "Sigmoid", "Conv2D", "Conv3D", "Conv3DBackpropInputV2"}
+)
 
 
 def is_of_interest(types: set[str]) -> bool:

@@ -81,9 +81,9 @@ def draw(rng: np.random.Generator, shape=SHAPE, dtype=np.float32) -> dict[str, n
 
 
 def oracle(
-    kind: str, feeds: Mapping[str, np.ndarray], slope: float, last: bool = True
+    kind: str, feeds: Mapping[str, np.ndarray], slope: float | str, last: bool = True
 ) -> dict[str, np.ndarray]:
-    """a, dx, dgamma, dbeta in float64 NumPy."""
+    """a, dx, dgamma, dbeta in float64 NumPy; slope: of a leaky relu, or "silu"."""
     x, da = (np.asarray(feeds[key]).astype(np.float64) for key in ("x", "da"))
     gamma = np.asarray(feeds.get("gamma", np.ones(C))).astype(np.float64)
     beta = np.asarray(feeds.get("beta", np.zeros(C))).astype(np.float64)
@@ -91,10 +91,15 @@ def oracle(
         x, da = (np.moveaxis(t, 1, -1) for t in (x, da))
     groups = GROUPS if kind == "group" else C
     y = formulas.group_norm(x, gamma, beta, groups, epsilon=EPSILON).y
-    a = np.where(y > 0, y, slope * y)
+    if slope == "silu":
+        sigmoid = 1 / (1 + np.exp(-y))
+        a, derivative = y * sigmoid, sigmoid * (1 + y * (1 - sigmoid))
+    else:
+        derivative = np.where(y > 0, 1.0, slope)
+        a = derivative * y
     split = (*x.shape[:-1], groups, C // groups)
     back = formulas.backward(
-        np.where(y > 0, da, slope * da).reshape(split),
+        (derivative * da).reshape(split),
         x.reshape(split),
         gamma.reshape(groups, -1),
         (1, 2, 4),

@@ -93,7 +93,7 @@ def check(
     threads: int = 2,
     shift: int = 0,
     x: np.ndarray | None = None,
-    negative_slope: float = 1.0,
+    negative_slope: formulas.Slope = 1.0,
 ) -> dict[str, np.ndarray]:
     """Runs both passes, compares all outputs with the formulas, and returns them."""
     settings, shape = case
@@ -117,7 +117,7 @@ def check(
     mean = None if formula == "rms" else guarded(stats, stat_type)
     rstd = guarded(stats, stat_type)
     options = {**settings, "formula": formula, "epsilon": EPSILON, "threads": threads}
-    options["negative_slope"] = negative_slope
+    options |= formulas.attributes_of(negative_slope)
     cpu_library.forward(x, gamma, beta, y, mean, rstd, **options)()
     view = x.reshape(split)
     meant = (view, gamma, beta, reduced, spanned, EPSILON, formula)
@@ -134,12 +134,13 @@ def check(
     passed = dy.reshape(split)
     if negative_slope != 1.0:
         passed[formulas.near_zero(*meant)] = 0
-        passed = formulas.passed(passed, expected[0], negative_slope)
         options["beta"] = beta
     cpu_library.backward(dy, x, gamma, mean, rstd, dx, dgamma, dbeta, **options)()
-    arguments = (passed, view, gamma, reduced, spanned, EPSILON, formula)
-    sizes = formulas.gradient_sizes(*arguments)
-    wanted = formulas.norm_gradient(*arguments)
+    what = (passed, expected[0], negative_slope)
+    arguments = (view, gamma, reduced, spanned, EPSILON, formula)
+    passed_size = formulas.passed_size(*what, formulas.t_sizes(*meant))
+    sizes = formulas.gradient_sizes(passed_size, *arguments)
+    wanted = formulas.norm_gradient(formulas.passed(*what), *arguments)
     for name, got, right, size in zip(
         ("dx", "dgamma", "dbeta"), (dx.reshape(split), dgamma, dbeta), wanted, sizes, strict=True
     ):
@@ -215,7 +216,7 @@ def test_outputs_past_the_cache(case: tuple, dtype: np.dtype, rng: np.random.Gen
 
 @pytest.mark.parametrize("case", CASES, ids=named)
 def test_threads_do_not_change_the_bits(case: tuple) -> None:
-    for slope in (1.0, 0.01):
+    for slope in (1.0, 0.01, "silu"):
         first, second = (
             check(case, np.random.default_rng(3), (F32, F32, F32), threads=n, negative_slope=slope)
             for n in (1, 4)
@@ -224,12 +225,12 @@ def test_threads_do_not_change_the_bits(case: tuple) -> None:
             np.testing.assert_array_equal(first[name], second[name], err_msg=name)
 
 
-SLOPES = [0.0, 0.01, -0.5, 2.0]
+SLOPES = [0.0, 0.01, -0.5, 2.0, "silu"]
 
 
 @pytest.mark.parametrize("slope", SLOPES)
 @pytest.mark.parametrize("case", CASES, ids=named)
-def test_activations(case: tuple, slope: float, rng: np.random.Generator) -> None:
+def test_activations(case: tuple, slope: formulas.Slope, rng: np.random.Generator) -> None:
     check(case, rng, (F32, F32, F32), negative_slope=slope)
 
 
@@ -241,6 +242,7 @@ def test_activations_of_every_type(case: tuple, types: tuple, rng: np.random.Gen
     """y is rounded once, and dy times the slope not at all."""
     check(case, rng, types, negative_slope=0.01)
     check(case, rng, types, shift=1, negative_slope=0.0)
+    check(case, rng, types, shift=1, negative_slope="silu")
 
 
 @pytest.mark.parametrize("formula", ["center", "rms", "scale_only"])
@@ -252,12 +254,13 @@ def test_activations_of_formulas_and_absent_parameters(
     if formula == "rms" and "axis" not in case[0]:
         formula = "center"
     check(case, rng, (F32, F32, F32), formula, params, negative_slope=-0.5)
+    check(case, rng, (F32, F32, F32), formula, params, negative_slope="silu")
 
 
 @pytest.mark.parametrize("case", CASES[::2], ids=named)
 def test_in_place(case: tuple, rng: np.random.Generator) -> None:
-    for slope in (1.0, 0.01):
-        in_place({**case[0], "negative_slope": slope}, case, rng)
+    for slope in (1.0, 0.01, "silu"):
+        in_place({**case[0], **formulas.attributes_of(slope)}, case, rng)
 
 
 def in_place(settings: dict, case: tuple, rng: np.random.Generator) -> None:
@@ -295,7 +298,7 @@ def hard_rows() -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     "layout", ["rows", "rows of 3", "rows of 17", "columns", "groups", "strips"]
 )
-@pytest.mark.parametrize("slope", [1.0, 0.01])
+@pytest.mark.parametrize("slope", [1.0, 0.01, "silu"])
 def test_hard_inputs(name: str, layout: str, slope: float, rng: np.random.Generator) -> None:
     x = hard_rows()[name].astype(F32)
     case: dict[str, object] = {"axis": [-1]}

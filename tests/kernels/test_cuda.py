@@ -76,15 +76,38 @@ def views(case: tuple, x: torch.Tensor) -> tuple:
     return {"groups": groups, "channels_last": last}, split, reduced, (channel, channel + 1)
 
 
-def activate(t: torch.Tensor, slope: float) -> torch.Tensor:
-    """t where it is positive, else slope * t; 0 times minus infinity is 0; NaN stays."""
+def attributes_of(slope: float | str) -> dict[str, float | bool]:
+    """What the harness calls a leaky relu of this slope, or "silu"."""
+    return {"silu": True} if slope == "silu" else {"negative_slope": slope}
+
+
+def activate(t: torch.Tensor, slope: float | str) -> torch.Tensor:
+    """t where it is positive, else slope * t; 0 times minus infinity is 0; NaN stays. Or silu."""
+    if slope == "silu":
+        return t * t.sigmoid()
     below = slope * t if slope != 0 else torch.where(t.isnan(), t, torch.zeros_like(t))
     return torch.where(t > 0, t, below)
 
 
-def rounds(slope: float) -> bool:
-    """Whether a number in few bits times the slope may need more of them."""
-    return slope != 0 and math.frexp(abs(slope))[0] != 0.5
+def derive(t: torch.Tensor, d: torch.Tensor, slope: float | str) -> torch.Tensor:
+    """d times the derivative at t."""
+    if slope == "silu":
+        return d * t.sigmoid() * (1 + t * (1 - t.sigmoid()))
+    return torch.where(t > 0, d, slope * d)
+
+
+def derive_size(t, d, slope: float | str, t_size) -> torch.Tensor:
+    """What rounding acts on in derive(); t_size: what it acts on in t."""
+    value = derive(t, d, slope).abs()
+    if slope != "silu":
+        return value
+    s = t.sigmoid()
+    return value + (d * s * (1 - s) * (2 + t * (1 - 2 * s))).abs() * t_size
+
+
+def rounds(slope: float | str) -> bool:
+    """Whether a number in few bits times the derivative may need more of them."""
+    return slope == "silu" or (slope != 0 and math.frexp(abs(slope))[0] != 0.5)
 
 
 def clear_of_zero(case: tuple, x, gamma, beta, formula: str) -> None:
@@ -117,7 +140,7 @@ def clear_of_zero(case: tuple, x, gamma, beta, formula: str) -> None:
     raise AssertionError("no inputs without an element at the activation's kink")
 
 
-def reference(case: tuple, x, gamma, beta, dy, formula: str, slope: float = 1.0) -> dict:
+def reference(case: tuple, x, gamma, beta, dy, formula: str, slope: float | str = 1.0) -> dict:
     kwargs, shape, reduced, params = views(case, x)
     x64 = x.double().reshape(shape)
     over = [n if a in params else 1 for a, n in enumerate(shape)]
@@ -133,28 +156,31 @@ def reference(case: tuple, x, gamma, beta, dy, formula: str, slope: float = 1.0)
     xhat = source * rstd
     d = dy.double().reshape(shape)
     t = xhat * g + b
-    if slope != 1:
-        d = torch.where(t > 0, d, slope * d)
-    w = d * g
+    t_size = (xhat.abs() + (mean * rstd).abs()) * g.abs() + b.abs()
+    d_size = derive_size(t, d, slope, t_size)
+    d = derive(t, d, slope)
+    w, w_size = d * g, d_size * g.abs()
     dx = w * rstd - rstd**3 * centered * (w * source).mean(reduced, keepdim=True)
-    size = (w.abs() + centered.abs() * rstd * (w * xhat).abs().mean(reduced, keepdim=True)) * rstd
+    size = w_size + centered.abs() * rstd * (w_size * xhat.abs()).mean(reduced, keepdim=True)
+    size = size * rstd
     if formula == "center":
         dx = dx - (w * rstd).mean(reduced, keepdim=True)
-        size = size + (w * rstd).abs().mean(reduced, keepdim=True)
+        size = size + (w_size * rstd).mean(reduced, keepdim=True)
     others = tuple(a for a in range(len(shape)) if a not in params)
     count = math.prod(shape[a] for a in params)
 
     def sums(t: torch.Tensor) -> torch.Tensor:
         return (t.sum(others) if others else t).reshape(count)
 
-    rms_t = t.pow(2).mean().sqrt().expand(t.shape)
+    y_size = t.pow(2).mean().sqrt().expand(t.shape)
+    y_size = y_size + t.abs() if slope == "silu" else max(1.0, abs(slope)) * y_size
     return {
-        "y": (activate(t, slope), max(1.0, abs(slope)) * rms_t),
+        "y": (activate(t, slope), y_size),
         "mean": (mean, x64.abs().mean(reduced, keepdim=True)),
         "rstd": (rstd, rstd),
         "dx": (dx, size),
-        "dgamma": (sums(d * xhat), sums(d.abs() * (xhat.abs() + 1))),
-        "dbeta": (sums(d), sums(d.abs())),
+        "dgamma": (sums(d * xhat), sums(d_size * (xhat.abs() + 1))),
+        "dbeta": (sums(d), sums(d_size)),
     }
 
 
@@ -199,10 +225,12 @@ def run_case(
     beta = fresh((count,), param_type, misaligned=misaligned) if params else None
     stats = math.prod(n for a, n in enumerate(split) if a not in [r % len(split) for r in reduced])
     # Where dy is multiplied in a pass of its own, that rounds to dy's type, as an op does.
-    of_size = ULP[dy_type] / 2 if rounds(slope) and slope != 1 and dy_type in (F16, BF16) else 0.0
+    narrow = dy_type in (F16, BF16) or (dy_type == F32 and F64 in (dtype, param_type))
+    of_size = ULP[dy_type] / 2 if rounds(slope) and slope != 1 and narrow else 0.0
     if slope != 1:
+        kwargs = {**kwargs, **attributes_of(slope)}
+    if slope not in (1, "silu"):
         clear_of_zero(case, x, gamma, beta, formula)
-        kwargs = {**kwargs, "negative_slope": slope}
     forward = {"formula": formula, "epsilon": EPSILON, **kwargs}
     backward = {"formula": formula, "beta": beta, **kwargs}
     results = []
@@ -232,6 +260,8 @@ def run_case(
     for name, value in results[0].items():
         narrow = dtype != F64 and value.dtype == F64
         extra = of_size if name in gradients else 0.0
+        if name == "y" and slope == "silu" and out_type in (F16, BF16):
+            extra = ULP[out_type] / 2  # in a pass of its own, of a t in y's type
         check(name, value.float() if narrow else value, expected[name], units, extra)
         again = results[1][name]
         assert torch.equal(value, again), f"{name}: other bits the second time"
@@ -374,7 +404,7 @@ def test_more_than_two_to_the_31_elements(case):
         check("dx", dx[n : n + 1], expected["dx"], 8)
 
 
-SLOPES = [0.0, 0.01, 0.3, -0.5, 2.0]
+SLOPES = [0.0, 0.01, 0.3, -0.5, 2.0, "silu"]
 # Rows by columns and by runs, columns, general layouts; odd sizes, channels fewer than a vector
 ACTIVATED = [
     ((7, 100), [-1]), ((33, 257), [-1]), ((3, 9000), [-1]), ((70, 20000), [-1]), ((2, 70, 12), [1]),
@@ -398,7 +428,8 @@ def test_activation_of_every_layout(case, slope):
 @pytest.mark.parametrize("param_type", [F16, F64], ids=str)
 @pytest.mark.parametrize("out_type", [F16, BF16, F32, F64], ids=str)
 @pytest.mark.parametrize("dtype", [F16, F32, F64], ids=str)
-def test_activation_of_every_type(case, dtype, out_type, param_type):
+@pytest.mark.parametrize("slope", [-0.5, "silu"])
+def test_activation_of_every_type(case, dtype, out_type, param_type, slope):
     run_case(
         case,
         dtype,
@@ -406,7 +437,7 @@ def test_activation_of_every_type(case, dtype, out_type, param_type):
         param_type=param_type,
         out_type=out_type,
         units=16,
-        slope=-0.5,
+        slope=slope,
     )
 
 
@@ -418,8 +449,9 @@ def test_activation_of_every_type(case, dtype, out_type, param_type):
     {"misaligned": True}, {"mean": 1e4}, {"mean": 1e6}, {"params": False}, {"formula": "rms"},
     {"formula": "scale_only"}, {"dtype": F16, "misaligned": True}, {"dtype": F64},
 ], ids=str)  # fmt: skip
-def test_activation_in_other_settings(case, settings):
-    run_case(case, slope=0.3, **settings)
+@pytest.mark.parametrize("slope", [0.3, "silu"])
+def test_activation_in_other_settings(case, settings, slope):
+    run_case(case, slope=slope, **settings)
 
 
 @pytest.mark.parametrize("case", [

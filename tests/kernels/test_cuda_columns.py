@@ -118,8 +118,9 @@ def test_misaligned_tensors(case, dtype):
 
 @pytest.mark.parametrize("case", ALL, ids=str)
 @pytest.mark.parametrize("dtype", [F32, F16] if test_cuda.SMALL else [F32, F16, BF16, F64], ids=str)
-def test_activation_in_every_cut(case, dtype):
-    run_case(case, dtype, param_type=F64 if dtype == F64 else F32, slope=0.0)
+@pytest.mark.parametrize("slope", [0.0, "silu"])
+def test_activation_in_every_cut(case, dtype, slope):
+    run_case(case, dtype, param_type=F64 if dtype == F64 else F32, slope=slope)
 
 
 @pytest.mark.parametrize("case", [*SHAPES, *([] if test_cuda.SMALL else BEYOND)], ids=str)
@@ -130,8 +131,9 @@ def test_every_slope(case, slope):
 
 @pytest.mark.parametrize("case", ALL, ids=str)
 @pytest.mark.parametrize("other", [F16, BF16], ids=str)
-def test_activation_of_mixed_precision_in_every_cut(case, other):
-    test_cuda.run_mixed(case, other, slope=0.5)
+@pytest.mark.parametrize("slope", [0.5, "silu"])
+def test_activation_of_mixed_precision_in_every_cut(case, other, slope):
+    test_cuda.run_mixed(case, other, slope=slope)
 
 
 @pytest.mark.parametrize("case", [((2, 700, 32), 32, True), ((2, 700, 32), 4, True)], ids=str)
@@ -151,8 +153,9 @@ def test_activation_of_mixed_types(case, dtype, dy_type, out_type):
     {"formula": "scale_only"}, {"param_type": BF16}, {"dtype": F16, "misaligned": True},
     {"dtype": BF16, "slope": 0.01}, {"dtype": F16, "params": False, "slope": -0.5},
 ], ids=str)  # fmt: skip
-def test_activation_in_other_settings(case, settings):
-    run_case(case, **{"slope": 0.3, **settings})
+@pytest.mark.parametrize("slope", [0.3, "silu"])
+def test_activation_in_other_settings(case, settings, slope):
+    run_case(case, **{"slope": slope, **settings})
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.3, -0.5, 2.0])

@@ -64,7 +64,7 @@ def gradient(x, dy, groups=None, gamma=None, beta=None, slope=1.0):
     rstd = torch.full_like(mean, 0.75)
     dx = torch.full_like(x, math.nan)
     dgamma, dbeta = (torch.full((channels,), math.nan, device="cuda") for _ in range(2))
-    kwargs = {} if slope == 1.0 else {"negative_slope": slope, "beta": beta}
+    kwargs = {} if slope == 1.0 else {**test_cuda.attributes_of(slope), "beta": beta}
     call = library.backward(dy, x, gamma, mean, rstd, dx, dgamma, dbeta, groups=groups, **kwargs)
     return call, dx, dgamma, dbeta
 
@@ -107,13 +107,13 @@ def test_settings(case, settings):
     run_case(case, **settings)
 
 
-@pytest.mark.parametrize("slope", [0.0, 0.01, -0.5, 2.0])
+@pytest.mark.parametrize("slope", [0.0, 0.01, -0.5, 2.0, "silu"])
 @pytest.mark.parametrize("case", [CASES[0], CASES[2], CASES[3]], ids=str)
 @pytest.mark.parametrize(
     "types", [(F32, F32), (F16, F16), (BF16, BF16), (F32, F16), (F32, BF16)], ids=str
 )
 def test_an_activation_inside(case, types, slope):
-    """dy counts slope times where xhat * gamma + beta is not positive; against NumPy."""
+    """dy counts times the derivative at xhat * gamma + beta; against NumPy."""
     shape, groups, _ = case
     rng = np.random.default_rng(20261122)
     channels = shape[-1]
@@ -138,22 +138,41 @@ def test_an_activation_inside(case, types, slope):
     x64 = x.double().cpu().numpy().reshape(split)
     t = (x64 - mean) * rstd * g + b
     assert (np.abs(t) > 1e-5).all() and (t < 0).any() and (t > 0).any()
-    d = np.where(t > 0, d, slope * d)
-    w = d * g
+    size = np.abs(d) / 2 * (1 + np.abs(t))  # silu passes on the rounding of t
+    if slope == "silu":
+        sigmoid = 1 / (1 + np.exp(-t))
+        d = d * sigmoid * (1 + t * (1 - sigmoid))
+        size = np.abs(d) + size
+    else:
+        d = np.where(t > 0, d, slope * d)
+        size = np.abs(d)
+    w, w_size = d * g, size * np.abs(g)
     axes = (1, 3)
     centered = x64 - x64.mean(axes, keepdims=True)
     xhat = centered * rstd
     parts = w, w.mean(axes, keepdims=True), xhat * (w * xhat).mean(axes, keepdims=True)
+    dx_size = w_size + w_size.mean(axes, keepdims=True)
+    dx_size = dx_size + np.abs(xhat) * (w_size * np.abs(xhat)).mean(axes, keepdims=True)
     expected = {
-        "dx": (rstd * (parts[0] - parts[1] - parts[2]), rstd * sum(map(np.abs, parts))),
-        "dgamma": ((d * xhat).sum((0, 1)), (np.abs(d) * (np.abs(xhat) + 1)).sum((0, 1))),
-        "dbeta": (d.sum((0, 1)), np.abs(d).sum((0, 1))),
+        "dx": (rstd * (parts[0] - parts[1] - parts[2]), rstd * dx_size),
+        "dgamma": ((d * xhat).sum((0, 1)), (size * (np.abs(xhat) + 1)).sum((0, 1))),
+        "dbeta": (d.sum((0, 1)), size.sum((0, 1))),
     }
     m, r = (torch.from_numpy(v.reshape(-1).astype(np.float32)).cuda() for v in (mean, rstd))
     dx = torch.full_like(x, math.nan)
     dgamma, dbeta = torch.full_like(gamma, math.nan), torch.full_like(gamma, math.nan)
     library.backward(
-        dy, x, gamma, m, r, dx, dgamma, dbeta, groups=groups, negative_slope=slope, beta=beta
+        dy,
+        x,
+        gamma,
+        m,
+        r,
+        dx,
+        dgamma,
+        dbeta,
+        groups=groups,
+        beta=beta,
+        **test_cuda.attributes_of(slope),
     )()
     for name, actual in (("dx", dx), ("dgamma", dgamma), ("dbeta", dbeta)):
         test_cuda.check(name, actual, tuple(torch.from_numpy(e).cuda() for e in expected[name]), 8)

@@ -104,14 +104,16 @@ def test_no_parameters(case):
 
 @pytest.mark.parametrize("case", ALL, ids=str)
 @pytest.mark.parametrize("dtype", [F32, F16] if test_cuda.SMALL else [F32, F16, BF16, F64], ids=str)
-def test_activation_in_every_cut(case, dtype):
-    run_case(case, dtype, param_type=F64 if dtype == F64 else F32, slope=0.0)
+@pytest.mark.parametrize("slope", [0.0, "silu"])
+def test_activation_in_every_cut(case, dtype, slope):
+    run_case(case, dtype, param_type=F64 if dtype == F64 else F32, slope=slope)
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
 @pytest.mark.parametrize("other", [F16] if test_cuda.SMALL else [F16, BF16], ids=str)
-def test_activation_of_mixed_precision_in_every_cut(case, other):
-    test_cuda.run_mixed(case, other, slope=0.5)
+@pytest.mark.parametrize("slope", [0.5, "silu"])
+def test_activation_of_mixed_precision_in_every_cut(case, other, slope):
+    test_cuda.run_mixed(case, other, slope=slope)
 
 
 @pytest.mark.parametrize(
@@ -129,8 +131,9 @@ def test_every_slope(case, dtype, slope):
     {"formula": "scale_only"}, {"param_type": F16}, {"dtype": F16, "misaligned": True},
     {"dtype": F16, "out_type": F32, "slope": -0.5}, {"dtype": F32, "dy_type": F16, "slope": 2.0},
 ], ids=str)  # fmt: skip
-def test_activation_in_other_settings(case, settings):
-    run_case(case, **{"slope": 0.3, **settings})
+@pytest.mark.parametrize("slope", [0.3, "silu"])
+def test_activation_in_other_settings(case, settings, slope):
+    run_case(case, **{"slope": slope, **settings})
 
 
 def forward(x, groups):

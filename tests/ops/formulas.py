@@ -7,6 +7,7 @@ any array of real numbers; all is computed in float64.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -71,20 +72,51 @@ def norm_gradient(
     return dx, np.sum(dy * plain, axis=drop), np.sum(dy, axis=drop)
 
 
-def activated(t: np.ndarray, negative_slope: float) -> np.ndarray:
-    """A leaky relu of t, what norm() gives: t where it is positive, else negative_slope * t; 0, not
-    NaN, for t = -inf and a slope of 0."""
+Slope = float | str  # "silu", or of a leaky relu
+
+
+def attributes_of(slope: Slope) -> dict[str, float | bool]:
+    """Those that say so to an op, or to the harnesses of the kernels."""
+    return {"silu": True} if slope == "silu" else {"negative_slope": slope}
+
+
+def activated(t: np.ndarray, negative_slope: Slope) -> np.ndarray:
+    """silu of t, t * sigmoid(t), where t is what norm() gives. Or a leaky relu of it: t where it is
+    positive, else negative_slope * t; 0, not NaN, for t = -inf and a slope of 0."""
+    if negative_slope == "silu":
+        return t * sigmoid(t)
     with np.errstate(invalid="ignore"):
         below = np.where((t <= 0) & (negative_slope == 0), 0.0, negative_slope * t)
     return np.where(t > 0, t, below)
 
 
-def passed(dy: np.ndarray, t: np.ndarray, negative_slope: float) -> np.ndarray:
-    """What an activation's gradient hands to the norm."""
+def sigmoid(t: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(-t))"""
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-np.asarray(t).astype(np.float64)))
+
+
+def passed(dy: np.ndarray, t: np.ndarray, negative_slope: Slope) -> np.ndarray:
+    """What an activation's gradient hands to the norm: dy times the derivative at t."""
+    if negative_slope == "silu":
+        s = sigmoid(t)
+        return np.asarray(dy).astype(np.float64) * s * (1 + t * (1 - s))
     return np.asarray(dy).astype(np.float64) * np.where(t > 0, 1.0, negative_slope)
 
 
-def near_zero(
+def passed_size(
+    dy: np.ndarray, t: np.ndarray, negative_slope: Slope, t_size: np.ndarray
+) -> np.ndarray:
+    """What rounding acts on in passed(): silu's derivative passes on what t_sizes() says of t."""
+    value = np.abs(passed(dy, t, negative_slope))
+    if negative_slope != "silu":
+        return value
+    s = sigmoid(t)
+    second = s * (1 - s) * (2 + t * (1 - 2 * s))
+    return value + np.abs(np.asarray(dy).astype(np.float64) * second) * t_size
+
+
+def t_sizes(
     x: np.ndarray,
     scale: np.ndarray | None,
     offset: np.ndarray | None,
@@ -93,16 +125,20 @@ def near_zero(
     epsilon: float,
     formula: str = "center",
 ) -> np.ndarray:
-    """Where what norm() gives may have any sign, computed in float32 from the stored mean: a leaky
-    relu has no gradient there that could be compared."""
+    """What rounding acts on in y, computed in float32 from the stored mean."""
     plain, _, mean, rstd = normalized(x, reduced, epsilon, formula)
-    t = oracle.affine(plain, scale, offset, tuple(params))
     terms = np.abs(plain) + (np.abs(mean) * rstd if formula == "center" else 0.0)
     if scale is not None:
         terms = terms * np.abs(oracle.along(scale, x.shape, tuple(params)))
     if offset is not None:
         terms = terms + np.abs(oracle.along(offset, x.shape, tuple(params)))
-    return np.abs(t) <= 2.0**-21 * terms
+    return terms
+
+
+def near_zero(x: np.ndarray, *meant: Any) -> np.ndarray:
+    """Where what norm() gives may have any sign, computed in float32 from the stored mean: a leaky
+    relu has no gradient there that could be compared. Arguments as those of norm()."""
+    return np.abs(norm(x, *meant)[0]) <= 2.0**-21 * t_sizes(x, *meant)
 
 
 def statistics(
@@ -158,8 +194,9 @@ def assert_close(
     units: float = 8.0,
     what: str = "",
     size: np.ndarray | None = None,
+    ulps: float = 1.0,
 ) -> None:
-    """Asserts |actual - expected| <= units * u * (|expected| + size) + ulp * |expected|.
+    """Asserts |actual - expected| <= units * u * (|expected| + size) + ulps * ulp * |expected|.
 
     u is that of the type computed in: float32's ulp, for float64 8 ulp, as NumPy's own sums are no
     closer. ulp is that of actual's type. size is by default the rms of expected. NaN and
@@ -175,7 +212,7 @@ def assert_close(
     if size is None:
         size = np.sqrt(np.mean(expected[finite] ** 2)) if finite.any() else 0.0
     unit = 2.0**-49 if actual.dtype == np.float64 else 2.0**-23
-    bound = units * unit * (np.abs(expected) + size) + ULP[actual.dtype] * np.abs(expected)
+    bound = units * unit * (np.abs(expected) + size) + ulps * ULP[actual.dtype] * np.abs(expected)
     bound = bound + (2.0**-24 if actual.dtype == np.float16 else np.finfo(np.float32).tiny)
     worst = np.max((np.abs(value - expected) / bound)[finite], initial=0.0)
     assert worst <= 1.0, f"{what}: error {worst:.3g} times what is allowed, {units} units"

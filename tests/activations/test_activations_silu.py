@@ -1,0 +1,509 @@
+"""A silu behind a fused norm, which is several ops, goes into it; near misses stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from activations_graphs import (
+    FETCHES,
+    FIRST,
+    KINDS,
+    SHAPE,
+    C,
+    check_close,
+    check_unchanged,
+    draw,
+    fused,
+    make_step,
+    oracle,
+    placeholder,
+    rewritten,
+    run,
+    v1,
+)
+
+import nv_norms_rewriter
+from fused_graphs import norm, norm_grad, trace
+
+OPS = {"Sigmoid", "Mul", "Sub", "AddV2", "Neg"}
+
+
+def silu(y: tf.Tensor, slope: object = None, name: str | None = None) -> tf.Tensor:
+    """As Grappler leaves tf.nn.silu."""
+    return tf.raw_ops.Mul(x=tf.sigmoid(y), y=y, name=name)
+
+
+def silu_grad(
+    da: tf.Tensor, y: tf.Tensor, a: object = None, slope: object = None, name: str | None = None
+) -> tf.Tensor:
+    """Its gradient likewise: what is multiplied by da waits for it."""
+    with tf.control_dependencies([da]):
+        sigmoid = tf.sigmoid(y)
+    one = tf.ones((), y.dtype)
+    inner = tf.raw_ops.AddV2(x=one, y=tf.raw_ops.Mul(x=y, y=one - sigmoid))
+    return tf.raw_ops.Mul(x=da, y=tf.raw_ops.Mul(x=sigmoid, y=inner), name=name)
+
+
+def traced_silu(y: tf.Tensor, slope: object = None, name: str | None = None) -> tf.Tensor:
+    """As tf.nn.silu traces it, with its beta of 1."""
+    one = tf.ones((), y.dtype)
+    return tf.raw_ops.Mul(x=y, y=tf.sigmoid(tf.raw_ops.Mul(x=one, y=y)), name=name)
+
+
+def traced_silu_grad(da, y, a=None, slope=None, name=None):
+    one = tf.ones((), y.dtype)
+    sigmoid = tf.sigmoid(tf.raw_ops.Mul(x=one, y=y))
+    scaled = tf.raw_ops.Mul(x=one, y=y)
+    # The gradient of beta, which nobody reads.
+    tf.reduce_sum(tf.raw_ops.Mul(x=da, y=tf.square(y)) * sigmoid * (1.0 - sigmoid))
+    inner = tf.raw_ops.AddV2(x=one, y=tf.raw_ops.Mul(x=scaled, y=one - sigmoid))
+    return tf.raw_ops.Mul(x=da, y=tf.raw_ops.Mul(x=sigmoid, y=inner), name=name)
+
+
+def other_grad(da, y, a=None, slope=None, name=None):
+    """The same function in another way."""
+    sigmoid = tf.sigmoid(y)
+    derivative = sigmoid * (y + 1.0) - y * tf.square(sigmoid)
+    return tf.raw_ops.Mul(x=derivative, y=da, name=name)
+
+
+def step(kind: str = "instance", forward=silu, backward=silu_grad, **options) -> v1.GraphDef:
+    return trace(lambda: make_step(kind, 0.0, forward=forward, backward=backward, **options))
+
+
+def parameters() -> tuple:
+    return placeholder("gamma", [C]), placeholder("beta", [C])
+
+
+def made(name: str) -> tf.Tensor:
+    """A tensor of the graph in the making."""
+    return v1.get_default_graph().get_tensor_by_name(name)
+
+
+def silus(graph: v1.GraphDef) -> list[bool]:
+    """Of the fused ops, forwards first."""
+    return [node.attr["silu"].b for node in fused(graph)]
+
+
+def left(graph: v1.GraphDef) -> list[str]:
+    return sorted(node.name for node in graph.node if node.op in OPS)
+
+
+@pytest.mark.parametrize("last", [True, False], ids=["last", "first"])
+@pytest.mark.parametrize(
+    ("forward", "backward"),
+    [(silu, silu_grad), (traced_silu, traced_silu_grad), (silu, other_grad)],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_step(kind: str, forward: Callable, backward: Callable, last: bool, rng) -> None:
+    graph = step(kind, forward, backward, last=last)
+    after = rewritten(graph, FETCHES)
+    assert left(after) == [] and silus(after) == [True, True]
+    one, two = fused(after)
+    assert (one.name, list(one.input)) == ("a", ["x", "gamma", "beta"])
+    assert list(two.input)[:6] == ["da", "x", "gamma", "beta", "a:1", "a:2"]
+    feeds = draw(rng, SHAPE if last else FIRST)
+    check_close(graph, after, feeds, oracle(kind, feeds, "silu", last))
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float64], ids=lambda t: t.name)
+@pytest.mark.parametrize("kind", KINDS)
+def test_types(kind: str, dtype: tf.DType, rng) -> None:
+    graph = step(kind, dtype=dtype)
+    after = rewritten(graph, FETCHES)
+    assert silus(after) == [True, True]
+    feeds = draw(rng, dtype=dtype.as_numpy_dtype)
+    tolerance = {tf.float16: 2e-3, tf.bfloat16: 1.6e-2, tf.float64: 1e-12}[dtype]
+    check_close(graph, after, feeds, oracle(kind, feeds, "silu"), tolerance)
+
+
+@pytest.mark.parametrize("scale", [True, False])
+@pytest.mark.parametrize("offset", [True, False])
+def test_without_parameters(offset: bool, scale: bool, rng) -> None:
+    graph = step("group", scale=scale, offset=offset)
+    after = rewritten(graph, FETCHES)
+    assert silus(after) == [True, True]
+    assert fused(after)[1].attr["num_offset"].i == offset
+    feeds = draw(rng)
+    for name, wanted in (("gamma", scale), ("beta", offset)):
+        if not wanted:
+            del feeds[name]
+    check_close(graph, after, feeds, oracle("group", feeds, "silu"))
+
+
+@pytest.mark.parametrize("shape", [(None, None, None, C), (3, 4, 5, None), (None, 4, 5, C)])
+def test_unknown_sizes(shape: tuple, rng) -> None:
+    graph = step(shape=tf.TensorShape(shape))
+    after = rewritten(graph, FETCHES)
+    assert silus(after) == [True, True]
+    feeds = draw(rng)
+    check_close(graph, after, feeds, oracle("instance", feeds, "silu"))
+
+
+def test_an_unknown_rank_is_left() -> None:
+    """da might be a number, beside which y keeps its shape, but not as the op's dy."""
+    check_unchanged(step(shape=tf.TensorShape(None)), FETCHES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_forward_alone(kind: str, rng) -> None:
+    def make() -> None:
+        y = norm(kind, placeholder("x"), *parameters(), name="norm")[0]
+        # What follows is a function of y alone, too.
+        tf.raw_ops.Mul(x=silu(tf.identity(y), name="a"), y=2.0, name="twice")
+
+    graph = trace(make)
+    after = rewritten(graph, ["twice"])
+    assert silus(after) == [True] and left(after) == ["twice"]
+    feeds = draw(rng)
+    check_close(graph, after, feeds, {"twice": 2.0 * oracle(kind, feeds, "silu")["a"]})
+
+
+def test_a_shared_sigmoid(rng) -> None:
+    sigmoids = []
+
+    def forward(y, slope, name):
+        sigmoids.append(tf.sigmoid(y))
+        return tf.raw_ops.Mul(x=y, y=sigmoids[-1], name=name)
+
+    def backward(da, y, a, slope, name):
+        s = sigmoids[-1]
+        return tf.raw_ops.Mul(x=da, y=s * (1.0 + y * (1.0 - s)), name=name)
+
+    graph = step(forward=forward, backward=backward)
+    after = rewritten(graph, FETCHES)
+    assert left(after) == [] and silus(after) == [True, True]
+    feeds = draw(rng)
+    check_close(graph, after, feeds, oracle("instance", feeds, "silu"))
+
+
+def test_two_losses(rng) -> None:
+    def make() -> None:
+        x, (gamma, beta) = placeholder("x"), parameters()
+        y, *statistics = norm("instance", x, gamma, beta, name="norm")
+        silu(y, name="a")
+        for i in range(2):
+            dy = silu_grad(placeholder(f"da{i}"), y)
+            dx, dgamma, _ = norm_grad("instance", dy, x, gamma, statistics)
+            tf.identity(dx, name=f"dx{i}")
+            tf.identity(dgamma, name=f"dgamma{i}")
+
+    graph = trace(make)
+    fetches = ["a", *(f"{name}{i}" for i in range(2) for name in ("dx", "dgamma"))]
+    after = rewritten(graph, fetches)
+    assert left(after) == [] and silus(after) == [True] * 3
+    feeds = draw(rng)
+    feeds |= {f"da{i}": rng.normal(size=SHAPE).astype(np.float32) for i in range(2)}
+    for i in range(2):
+        expected = oracle("instance", feeds | {"da": feeds[f"da{i}"]}, "silu")
+        wanted = {f"{name}{i}": expected[name] for name in ("dx", "dgamma")}
+        check_close(graph, after, feeds, wanted)
+
+
+def test_a_loss_that_depends_on_the_gradient_of_another(rng) -> None:
+    """Each gradient waits for what its own parts waited for: for the other's, there is a circle."""
+
+    def make() -> None:
+        x, (gamma, beta) = placeholder("x"), parameters()
+        y, *statistics = norm("instance", x, gamma, beta, name="norm")
+        silu(y, name="a")
+        da = placeholder("da")
+        for i in range(2):
+            dx, _, _ = norm_grad("instance", silu_grad(da, y), x, gamma, statistics)
+            da = tf.tanh(tf.identity(dx, name=f"dx{i}"))
+
+    graph = trace(make)
+    after = rewritten(graph, ["a", "dx0", "dx1"])
+    assert left(after) == [] and silus(after) == [True] * 3
+    feeds = draw(rng)
+    first = oracle("instance", feeds, "silu")["dx"]
+    second = oracle("instance", feeds | {"da": np.tanh(first)}, "silu")["dx"]
+    check_close(graph, after, feeds, {"dx0": first, "dx1": second})
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_beside_a_branch(taken: bool, rng) -> None:
+    """As a loss scale's makes one: the gradient is computed in it, and waits for what is in it."""
+    v1.disable_control_flow_v2()
+    try:
+
+        def make() -> None:
+            x, p, (gamma, beta) = placeholder("x"), placeholder("p", (), tf.bool), parameters()
+            y, *statistics = norm("instance", x, gamma, beta, name="norm")
+            a = silu(y, name="a")
+            da = v1.cond(p, lambda: tf.tanh(a), lambda: 2.0 * a)
+            dx, _, _ = norm_grad("instance", silu_grad(da, y), x, gamma, statistics)
+            tf.identity(dx, name="dx")
+
+        graph = trace(make)
+    finally:
+        v1.enable_control_flow_v2()
+    assert {"Switch", "Merge"} <= {n.op for n in graph.node}
+    after = rewritten(graph, ["a", "dx"])
+    assert silus(after) == [True, True]
+    feeds = draw(rng) | {"p": np.bool_(taken)}
+    a = oracle("instance", feeds, "silu")["a"]
+    da = np.tanh(a) if taken else 2.0 * a
+    expected = oracle("instance", feeds | {"da": da}, "silu")
+    check_close(graph, after, feeds, {name: expected[name] for name in ("a", "dx")})
+
+
+def test_who_waited_for_parts_of_it_still_waits_for_what_they_read(rng) -> None:
+    """The gradient waits for what its parts waited for."""
+
+    def make() -> None:
+        make_step("instance", 0.0, forward=silu, backward=silu_grad)
+        with tf.control_dependencies([made("dy:0")]):
+            tf.constant(1.0, name="waits")
+
+    graph = trace(make)
+    after = {n.name: n for n in rewritten(graph, [*FETCHES, "waits"]).node}
+    assert "dy" not in after
+    assert "^da" in after["waits"].input and "^da" in after["grad"].input
+
+
+def _with_reader(reader: Callable) -> v1.GraphDef:
+    def make() -> None:
+        make_step("instance", 0.0, forward=silu, backward=silu_grad)
+        tf.identity(reader(), name="other")
+
+    return trace(make)
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [
+        lambda: tf.tanh(made("norm:0")),
+        lambda: tf.sigmoid(made("norm:0")),
+        lambda: made("norm:0") + 1.0,
+        lambda: silu(made("norm:0")),  # a second one
+        lambda: tf.reduce_sum(made("Sigmoid:0")),
+        lambda: made("Sigmoid:0") * placeholder("g"),
+        lambda: tf.reduce_sum(made("Sigmoid_1:0")),
+        lambda: made("dy:0") + 1.0,
+        lambda: tf.nn.relu(made("norm:0")),
+    ],
+    ids=lambda f: "",
+)
+def test_another_reader_of_a_part(reader: Callable) -> None:
+    check_unchanged(_with_reader(reader), [*FETCHES, "other"])
+
+
+@pytest.mark.parametrize("fetched", ["norm", "Sigmoid", "Sigmoid_1", "dy"])
+def test_a_part_that_is_fetched(fetched: str) -> None:
+    check_unchanged(step(), [*FETCHES, fetched])
+
+
+def test_a_part_for_which_something_waits() -> None:
+    def make() -> None:
+        make_step("instance", 0.0, forward=silu, backward=silu_grad)
+        with tf.control_dependencies([made("Sigmoid_1:0")]):
+            tf.constant(1.0, name="waits")
+
+    check_unchanged(trace(make), [*FETCHES, "waits"])
+
+
+@pytest.mark.parametrize("device", ["CPU", None])
+def test_not_on_a_gpu(device: str | None) -> None:
+    check_unchanged(step(), FETCHES, device)
+
+
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+def test_norms_without_such_kernels(kind: str) -> None:
+    def make() -> None:
+        silu(norm(kind, placeholder("x"), *parameters())[0], name="a")
+
+    check_unchanged(trace(make), ["a"])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        tf.sigmoid,
+        lambda y: y * tf.sigmoid(2.0 * y),
+        lambda y: y * tf.sigmoid(-y),
+        lambda y: 2.0 * (y * tf.sigmoid(y + 1.0)),
+        lambda y: (y * 2.0) * tf.sigmoid(y),
+        lambda y: tf.square(y) * tf.sigmoid(y),
+        lambda y: y * tf.square(tf.sigmoid(y)),
+        lambda y: y * tf.sigmoid(y * 1.001),
+        lambda y: y * tf.sigmoid(placeholder("other")),
+        lambda y: placeholder("other") * tf.sigmoid(y),
+        lambda y: y * tf.sigmoid(y + placeholder("other", ())),
+        lambda y: y * tf.sigmoid(y * tf.ones([C])),  # a constant that has axes
+        lambda y: y * tf.sigmoid(tf.ones([7, 1, 1, 1, 1]) * y),
+        lambda y: y * tf.sigmoid(tf.transpose(tf.transpose(y))),
+        lambda y: y * tf.cast(tf.sigmoid(tf.cast(y, tf.float16)), tf.float32),
+        lambda y: y * tf.sigmoid(tf.stop_gradient(y)),
+        lambda y: y * tf.sigmoid(tf.clip_by_value(y, -3.0, 3.0)),
+        lambda y: y * tf.tanh(y),
+        lambda y: tf.nn.gelu(y),
+        lambda y: tf.nn.silu(y),  # inside what has a gradient of its own, and may yet need it
+        lambda y: y * tf.nn.relu6(y + 3.0) / 6.0,
+    ],
+    ids=lambda f: "",
+)
+def test_other_functions(function: Callable) -> None:
+    def make() -> None:
+        tf.identity(function(norm("instance", placeholder("x"), *parameters())[0]), name="a")
+
+    check_unchanged(trace(make), ["a"])
+
+
+def _wrong_gradients() -> list[Callable]:
+    def sigmoid_alone(da, y, a, slope, name):
+        return tf.raw_ops.Mul(x=da, y=tf.sigmoid(y), name=name)
+
+    def twice(da, y, a, slope, name):
+        return tf.raw_ops.Mul(x=da, y=2.0 * silu_grad(tf.ones(()), y), name=name)
+
+    def without_one(da, y, a, slope, name):
+        s = tf.sigmoid(y)
+        return tf.raw_ops.Mul(x=da, y=s * (y * (1.0 - s)), name=name)
+
+    def nearly_one(da, y, a, slope, name):
+        s = tf.sigmoid(y)
+        return tf.raw_ops.Mul(x=da, y=s * (1.0001 + y * (1.0 - s)), name=name)
+
+    def divided(da, y, a, slope, name):
+        s = tf.sigmoid(y)
+        return tf.raw_ops.RealDiv(x=da, y=s * (1.0 + y * (1.0 - s)), name=name)
+
+    def in_parts(da, y, a, slope, name):
+        s = tf.sigmoid(y)
+        return tf.raw_ops.Mul(x=da * s, y=1.0 + y * (1.0 - s), name=name)
+
+    def of_another(da, y, a, slope, name):
+        return silu_grad(da, placeholder("other"), name=name)
+
+    def of_x(da, y, a, slope, name):
+        return silu_grad(da, made("x:0"), name=name)
+
+    return [
+        sigmoid_alone,
+        twice,
+        without_one,
+        nearly_one,
+        divided,
+        in_parts,
+        of_another,
+        of_x,
+    ]
+
+
+@pytest.mark.parametrize("backward", _wrong_gradients(), ids=lambda f: f.__name__)
+def test_another_gradient(backward: Callable) -> None:
+    check_unchanged(step(backward=backward), FETCHES)
+
+
+@pytest.mark.parametrize("shape", [(), (C,), (3, 1, 5, C), (1, 4, 5, C)])
+def test_a_gradient_that_is_broadcast(shape: tuple, rng) -> None:
+    """da has fewer elements than y: the op wants all of dy's."""
+
+    def backward(da, y, a, slope, name):
+        return silu_grad(placeholder("small", shape), y, name=name)
+
+    graph = step(backward=backward)
+    after = rewritten(graph, FETCHES)
+    assert silus(after) == [False, False]
+    feeds = draw(rng)
+    feeds["small"] = rng.normal(size=shape).astype(np.float32)
+    expected = oracle("instance", feeds | {"da": np.broadcast_to(feeds["small"], SHAPE)}, "silu")
+    check_close(graph, after, feeds, expected)
+
+
+def test_only_some_gradients_of_the_norm_are_fused() -> None:
+    def make() -> None:
+        make_step("instance", 0.0, forward=silu, backward=silu_grad)
+        y = made("norm:0")
+        norm_grad("instance", tf.tanh(placeholder("g")), made("x:0"), made("gamma:0"),
+                  [y.op.outputs[1], y.op.outputs[2]], name="another")  # fmt: skip
+
+    check_unchanged(trace(make), [*FETCHES, "another"])
+
+
+def test_the_gradient_of_sigmoid_by_tensorflow_is_left(rng) -> None:
+    """x * sigmoid(x) by hand has a gradient of another form: several terms of y and dy."""
+
+    def make() -> None:
+        x, (gamma, beta) = placeholder("x"), parameters()
+        y, *statistics = norm("instance", x, gamma, beta, name="norm")
+        a = silu(y, name="a")
+        (dy,) = tf.gradients(a, y, placeholder("da"))
+        tf.identity(norm_grad("instance", dy, x, gamma, statistics)[0], name="dx")
+
+    check_unchanged(trace(make), ["a", "dx"])
+
+
+def without_identities(graph: v1.GraphDef) -> v1.GraphDef:
+    """As Grappler leaves a graph: of an IdentityN its inputs are read."""
+    out = v1.GraphDef()
+    out.CopyFrom(graph)
+    inputs = {n.name: list(n.input) for n in out.node if n.op == "IdentityN"}
+
+    def source(name: str) -> str:
+        base, _, port = name.partition(":")
+        return source(inputs[base][int(port or 0)]) if base in inputs else name
+
+    kept = [n for n in out.node if n.op != "IdentityN"]
+    for node in kept:
+        node.input[:] = [source(name) for name in node.input]
+    del out.node[:]
+    out.node.extend(kept)
+    return out
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("groups", [-1, 2])
+def test_keras_model_and_its_gradients(groups: int, policy: str, rng) -> None:
+    def traced(policy: str) -> tuple:
+        keras.utils.set_random_seed(3)
+        wide = "float64" if policy == "float64" else "float32"
+        x = inputs = keras.Input((6, 6, 4), dtype=wide)
+        for _ in range(2):
+            x = keras.layers.Conv2D(8, 3, padding="same", use_bias=False, dtype=policy)(x)
+            x = keras.layers.GroupNormalization(groups, dtype=policy)(x)
+            x = keras.layers.Activation("silu", dtype=policy)(x)
+        model = keras.Model(inputs, keras.layers.Conv2D(1, 3, dtype=wide)(x))
+
+        def step(x, *weights):
+            with tf.GradientTape() as tape:
+                tape.watch(weights)
+                y, _ = model.stateless_call(weights, [], x)
+                loss = tf.reduce_mean(tf.square(y))
+            return [y, *tape.gradient(loss, weights)]
+
+        shapes = [tuple(w.shape) for w in model.variables]
+        specs = [tf.TensorSpec(s, wide) for s in ((2, 6, 6, 4), *shapes)]
+        with nv_norms_rewriter.disabled():
+            return tf.function(step, autograph=False).get_concrete_function(*specs), shapes
+
+    function, shapes = traced(policy)
+    graph = without_identities(function.graph.as_graph_def())
+    fetches = [t.op.name for t in function.outputs]
+    after = rewritten(graph, fetches)
+    assert silus(after) == [True] * 4 and not any(n.op == "Sigmoid" for n in after.node)
+    wide = traced("float64")[0]
+    errors = []
+    for _ in range(3):
+        given = [rng.normal(size=(2, 6, 6, 4)), *(rng.normal(size=s) / 3 for s in shapes)]
+        given = [value.astype(np.float32) for value in given]
+        exact = [t.numpy() for t in wide(*(tf.constant(v, tf.float64) for v in given))]
+        feeds = dict(zip([t.op.name for t in function.inputs], given, strict=True))
+        was, now = (run(each, feeds, fetches) for each in (graph, after))
+        assert [v.dtype for v in was] == [v.dtype for v in now]
+        errors.append(
+            [
+                max(
+                    np.linalg.norm(v - e) / np.linalg.norm(e)
+                    for v, e in zip(vs, exact, strict=True)
+                )
+                for vs in (was, now)
+            ]
+        )
+    was, now = np.median(errors, 0)
+    assert now < 1.2 * was + 1e-5, errors
