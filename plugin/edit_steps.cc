@@ -39,6 +39,7 @@ TensorId ParameterBehindViews(const GraphView& view, TensorId tensor) {
   while (true) {
     const int node = tensor.node;
     if (!view.control_inputs(node).empty()) return tensor;
+    if (view.def(node).attr().count("_gradient_op_type") > 0) return tensor;
     if (!IsWideningCast(view, node) && !IsPlainView(view.op(node))) return tensor;
     tensor = view.inputs(node)[0];
   }

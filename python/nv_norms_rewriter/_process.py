@@ -27,7 +27,8 @@ def state() -> dict[str, Any]:
     held: device types whose graphs another plugin optimizes;
     notices: sentences that the user was told, each once; hooked: whether functions are looked at
       when they are traced; records: what was found, the latest last; dropped: how many records
-      were too many; options: what configure() set; thread: what only this thread does right now.
+      were too many; options: what configure() set; thread: what only this thread does right now;
+    switched_off: whether the rewriter was on, for each disabled() that has not ended.
     """
     import tensorflow as tf
 
@@ -49,6 +50,7 @@ def state() -> dict[str, Any]:
     memory.setdefault("dropped", 0)
     memory.setdefault("options", {})
     memory.setdefault("thread", threading.local())
+    memory.setdefault("switched_off", [])
     return memory
 
 

@@ -79,12 +79,22 @@ def disabled() -> Iterator[None]:
         yield
         return
     core = _library.core()
-    before = core.is_enabled()
-    core.set_enabled(False)
+    memory = _process.state()
+    with memory["lock"]:
+        mine = {"before": core.is_enabled()}
+        memory["switched_off"].append(mine)
+        core.set_enabled(False)
     try:
         yield
     finally:
-        core.set_enabled(before)
+        with memory["lock"]:
+            active = memory["switched_off"]
+            index = next(i for i, each in enumerate(active) if each is mine)
+            if index + 1 < len(active):  # one that began later, in another thread, goes on
+                active[index + 1]["before"] = mine["before"]
+            else:
+                core.set_enabled(mine["before"])
+            del active[index]
 
 
 def _load_and_register() -> None:

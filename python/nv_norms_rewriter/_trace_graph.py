@@ -128,11 +128,21 @@ def stops_gradient(x: tf.Tensor, y: tf.Tensor, order: Mapping[tf.Operation, int]
         waiting += readers - between
         between |= readers
         if op.type == "StopGradient":
-            if op is y.op or any(reader.type != "SquaredDifference" for reader in readers):
+            if op is y.op or not all(_subtracts_its_mean(reader, op) for reader in readers):
                 return True
         elif op.type == "PreventGradient" or "_gradient_op_type" in op.node_def.attr:
             return True
     return False
+
+
+def _subtracts_its_mean(op: tf.Operation, stopped: tf.Operation) -> bool:
+    """Whether an op is a squared difference to its own mean, as tf.nn.moments writes it: the mean's
+    gradient there is zero, stopped or not."""
+    if op.type != "SquaredDifference":
+        return False
+    mean = stopped.inputs[0].op
+    others = [tensor for tensor in op.inputs if tensor.op is not stopped]
+    return mean.type == "Mean" and len(others) == 1 and mean.inputs[0] is others[0]
 
 
 class Edit:

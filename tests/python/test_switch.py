@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -64,6 +65,17 @@ def test_disabled_restores_what_was_before(x: tf.Tensor) -> None:
         pass
     assert not nv_norms_rewriter.is_enabled()
     assert len(nv_norms_rewriter.report()) == 0
+
+
+def test_disabled_in_threads_that_overlap() -> None:
+    """It is off until the last has left, and on afterwards."""
+    with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
+        first.enter_context(nv_norms_rewriter.disabled())
+        second.enter_context(nv_norms_rewriter.disabled())
+        first.close()
+        assert not nv_norms_rewriter.is_enabled()
+        second.close()
+        assert nv_norms_rewriter.is_enabled()
 
 
 def test_disabled_ends_with_an_exception() -> None:

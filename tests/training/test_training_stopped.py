@@ -25,6 +25,22 @@ def _halved(value):
     return tf.identity(value), lambda upstream: 0.5 * upstream
 
 
+@tf.RegisterGradient("Tenfold")
+def _tenfold(op, upstream):
+    return 10.0 * upstream
+
+
+def _squares(what: str, x, mean):
+    """(x - mean)^2 by a SquaredDifference of which one or both operands are stopped."""
+    stop, difference = tf.stop_gradient, tf.math.squared_difference
+    return {
+        "squared x": lambda: difference(stop(x), mean),
+        "squared copy": lambda: difference(stop(1.0 * x), mean),
+        "squared both": lambda: difference(stop(x), stop(mean)),
+        "squared centred": lambda: difference(stop(x - mean), 0.0),
+    }[what]()
+
+
 def _norm(what: str, x, gamma, beta):
     """A layer norm, `what` of it behind stop_gradient (or in "halved" rstd, a gradient halved)."""
 
@@ -33,7 +49,8 @@ def _norm(what: str, x, gamma, beta):
 
     mean = maybe("mean", tf.reduce_mean(x, -1, keepdims=True))
     centred = maybe("centred", x - mean)
-    variance = maybe("variance", tf.reduce_mean(tf.square(centred), -1, keepdims=True))
+    squares = _squares(what, x, mean) if what.startswith("squared") else tf.square(centred)
+    variance = maybe("variance", tf.reduce_mean(squares, -1, keepdims=True))
     rstd = maybe("rstd", tf.math.rsqrt(variance + EPSILON))
     xhat = maybe("xhat", centred * (_halved(rstd) if what == "halved" else rstd))
     return maybe("y", xhat * gamma + beta) + 0.5 * x
@@ -94,7 +111,13 @@ def _inside(function, x, variables, dy):
 @pytest.mark.parametrize(
     "run", [_outside, _persistent, _compiled, _branch, _loop, _inside], ids=lambda run: run.__name__
 )
-@pytest.mark.parametrize("what", ["mean", "centred", "variance", "rstd", "xhat", "y", "halved"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "mean", "centred", "variance", "rstd", "xhat", "y", "halved", "squared x", "squared copy",
+        "squared both", "squared centred",
+    ],
+)  # fmt: skip
 def test_stopped_gradients_stay_stopped(rng, monkeypatch, what: str, run: Callable) -> None:
     x, dy = normal(rng, *SHAPE, mean=1.0), normal(rng, *SHAPE)
     values = [rng.uniform(0.5, 1.5, 16).astype("f"), rng.normal(size=16).astype("f")]
@@ -116,6 +139,36 @@ def test_stopped_gradients_stay_stopped(rng, monkeypatch, what: str, run: Callab
     assert made or run is _inside
     if run is _compiled:
         assert not counts(report, "forward")
+
+
+@pytest.mark.parametrize("run", [_outside, _compiled, _loop], ids=lambda run: run.__name__)
+@pytest.mark.parametrize("what", ["gamma", "beta"])
+def test_a_replaced_gradient_of_a_parameter_stays_so(
+    rng, monkeypatch, what: str, run: Callable
+) -> None:
+    x, dy = normal(rng, *SHAPE, mean=1.0), normal(rng, *SHAPE)
+
+    def results():
+        gamma, beta = (tf.Variable(v, dtype=tf.float32) for v in (np.ones(16), np.zeros(16)))
+
+        def function(x):
+            # In a function: eagerly there is no such map.
+            graph = tf.compat.v1.get_default_graph()
+            with graph.gradient_override_map({"Identity": "Tenfold"}):
+                scale = tf.identity(gamma) if what == "gamma" else gamma
+                offset = tf.identity(beta) if what == "beta" else beta
+            return _norm("", x, scale, offset)
+
+        return flat(run(function, tf.constant(x), [gamma, beta], tf.constant(dy)))
+
+    monkeypatch.setitem(_process.state()["options"], "xla", "all")
+    with nv_norms_rewriter.disabled():
+        stock = results()
+    nv_norms_rewriter.clear_report()
+    fused = results()
+    assert nv_norms_rewriter.report().fused
+    for a, b in zip(fused, stock, strict=True):
+        np.testing.assert_allclose(a, b, 1e-4, 1e-4 * np.abs(b).max())
 
 
 def test_gradient_that_is_stopped_because_it_is_zero(rng) -> None:
