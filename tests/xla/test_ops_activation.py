@@ -92,9 +92,9 @@ MASK = np.array([True, False, True, True])
 
 
 @pytest.mark.parametrize("where", ["tape inside", "tape outside", "all but some masked rows"])
-@pytest.mark.parametrize("slope", [0.0, SLOPE])
+@pytest.mark.parametrize("slope", [0.0, SLOPE, "silu"])
 @pytest.mark.parametrize("norm", TAPES, ids=str)
-def test_tape(ops: Any, device: str, norm: Norm, slope: float, where: str) -> None:
+def test_tape(ops: Any, device: str, norm: Norm, slope: formulas.Slope, where: str) -> None:
     """The registered gradients; masked: in a batch of which XLA knows only a bound."""
     norm = norm._replace(shape=(4, *norm.shape[1:]))
     arrays, weight = tape_inputs(norm)
@@ -104,7 +104,7 @@ def test_tape(ops: Any, device: str, norm: Norm, slope: float, where: str) -> No
         w = tf.constant(weight)
         if masked:
             x, w = tf.boolean_mask(x, mask), tf.boolean_mask(w, mask)
-        y = norm.call(ops, x, [gamma], [beta], negative_slope=slope)
+        y = norm.call(ops, x, [gamma], [beta], **formulas.attributes_of(slope))
         return tf.reduce_sum(y * w), y
 
     def both(function: Any, inputs: list[tf.Tensor]) -> Any:
@@ -126,8 +126,11 @@ def test_tape(ops: Any, device: str, norm: Norm, slope: float, where: str) -> No
     view, weights = view[rows], weight.reshape(view.shape)[rows]
     t = formulas.norm(view, *arrays[1:], reduced, params, EPSILON)[0]
     formulas.assert_close(y.reshape(view.shape), formulas.activated(t, slope), 8, "y")
-    arguments = (formulas.passed(weights, t, slope), view, arrays[1], reduced, params, EPSILON)
-    expected, sizes = formulas.norm_gradient(*arguments), formulas.gradient_sizes(*arguments)
+    arguments = (view, arrays[1], reduced, params, EPSILON)
+    expected = formulas.norm_gradient(formulas.passed(weights, t, slope), *arguments)
+    t_sizes = formulas.t_sizes(view, *arrays[1:], reduced, params, EPSILON)
+    passed_size = formulas.passed_size(weights, t, slope, t_sizes)
+    sizes = formulas.gradient_sizes(passed_size, *arguments)
     for a, e, size in zip((dx[rows], dscale, doffset), expected, sizes, strict=True):
         formulas.assert_close(a.reshape(e.shape), e, 4, size=size)
 

@@ -49,6 +49,8 @@ TABLE = (
         1.2,
         "48",
     ),
+    ("group_norm", "channels last", 2, False, "silu inside", 512, 1024, 2**19, 1.2, "8"),
+    ("group_norm", "channels last", 2, False, "both silu inside", 512, 1024, 2**19, 0.9, "8"),
     ("group_norm", "channels first", 4, False, "", 16 * 56**2, 16 * 56**2, 10**7, 1.3, "56"),
     ("rms_norm", "rows", 4, False, "", 512, 512, 512 * 512, 0.95, "512 x 512"),
     ("rms_norm", "rows", 4, False, "", 512, 512, 65536 * 512, 1.5, "65536 x 512"),
@@ -89,6 +91,7 @@ LAST = FORWARD | {"data_format": "N...C"}
 FIRST = FORWARD | {"data_format": "NC..."}
 CPU = {"device_type": "CPU"}
 INSIDE = LAST | HALF | {"activation_inside": True}
+SILU = INSIDE | {"silu": True, "groups": 32}
 
 
 @pytest.mark.usefixtures("table")
@@ -110,6 +113,7 @@ INSIDE = LAST | HALF | {"activation_inside": True}
         ("instance_norm", (2, 48, 48, 48, 64), (1, 2, 3), INSIDE | {"producer": "AddV2"}),
         ("instance_norm", (2, 48, 48, 48, 64), (1, 2, 3), INSIDE | {"producer": "ConcatV2"}),
         ("instance_norm", (1500, 12, 12, 64), (1, 2), INSIDE),  # as if it were outside
+        ("group_norm", (16, 8, 8, 512), (1, 2, 3), SILU),  # however small, if not below the least
         ("layer_norm", (512, 768), (-1,), CPU),
         ("layer_norm", (512, 767), (-1,), CPU),
         ("layer_norm", (100_000, 12), (-1,), CPU),
@@ -144,6 +148,13 @@ NOT_MEASURED = "nothing like it was measured"
         ("rms_norm", (19000, 512), (-1,), FORWARD, "fewer than 10000000 elements"),
         ("instance_norm", (None, 60, 60, 64), (1, 2), LAST, "fewer than 10000000 elements"),
         ("group_norm", (30, 256, 56, 56), (1, 2, 3), FIRST | {"groups": 16}, "fewer than 32000000"),
+        ("group_norm", (15, 8, 8, 512), (1, 2, 3), SILU, "fewer than 500000"),
+        ("group_norm", (16, 8, 8, 512), (1, 2, 3), SILU | {"silu": False}, "fewer than 32000000"),
+        (
+            "group_norm", (16, 8, 8, 512), (1, 2, 3), SILU | {"producer": "AddV2"},
+            "0.90 times as fast",
+        ),
+        ("group_norm", (99, 8, 8, 8192), (1, 2, 3), SILU, "elementwise ops after"),  # as outside
         ("layer_norm", (16384, 766), (-1,), {}, NOT_MEASURED),
         ("layer_norm", (16384, 768), (-1,), FORWARD, NOT_MEASURED),
         ("layer_norm", (16384, 768), (-1,), HALF | {"producer": "AddV2"}, NOT_MEASURED),
