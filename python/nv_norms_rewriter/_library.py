@@ -228,9 +228,10 @@ def _load_ops(path: str) -> ModuleType:
 
 
 def _register_gradients(ops: ModuleType) -> None:
-    from . import _gradients  # imports TensorFlow, which check() comes before
+    from . import _gradients, _pfor  # import TensorFlow, which check() comes before
 
     _gradients.register(ops)
+    _pfor.register()
 
 
 def ops() -> ModuleType:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import _options, _process
@@ -155,6 +155,15 @@ def _traced(op: str, attributes: dict[str, Any]) -> Any:
     """A concrete function of the op's inputs in TensorFlow's own ops."""
     import tensorflow as tf
 
+    compute, signature = stock(op, attributes)
+    return tf.function(compute, autograph=False).get_concrete_function(*signature)
+
+
+def stock(op: str, attributes: dict[str, Any]) -> tuple[Callable[..., list[Any]], list[Any]]:
+    """What a fused op computes, in TensorFlow's own ops: a function of its inputs, which gives its
+    outputs, and a TensorSpec for each input."""
+    import tensorflow as tf
+
     from . import _stock
 
     kind = op.removesuffix("Grad")
@@ -218,4 +227,4 @@ def _traced(op: str, attributes: dict[str, Any]) -> Any:
 
         signature = [x, *scale, *offset]
     compute.__name__ = f"stock_{kind}{'Grad' if is_gradient else ''}"
-    return tf.function(compute, autograph=False).get_concrete_function(*signature)
+    return compute, signature
