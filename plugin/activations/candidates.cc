@@ -58,7 +58,9 @@ class Finder {
     y_ = {{norm, 0}};
     if (!FollowY({norm, 0}, &found)) return std::nullopt;
     if (!readers_.empty()) {
-      if (found.activation >= 0 || !TakeSilu(&found)) return std::nullopt;
+      if (found.activation >= 0 || !found.activation_gradients.empty() || !TakeSilu(&found)) {
+        return std::nullopt;
+      }
     } else {
       if (found.activation < 0 || found.stays) return std::nullopt;
       found.slope = SlopeOf(found.activation);

@@ -286,6 +286,8 @@ def _with_reader(reader: Callable) -> v1.GraphDef:
         lambda: tf.reduce_sum(made("Sigmoid_1:0")),
         lambda: made("dy:0") + 1.0,
         lambda: tf.nn.relu(made("norm:0")),
+        lambda: tf.raw_ops.ReluGrad(gradients=placeholder("g"), features=made("norm:0")),
+        lambda: tf.raw_ops.LeakyReluGrad(gradients=placeholder("g"), features=made("norm:0")),
     ],
     ids=lambda f: "",
 )
@@ -424,6 +426,19 @@ def test_only_some_gradients_of_the_norm_are_fused() -> None:
                   [y.op.outputs[1], y.op.outputs[2]], name="another")  # fmt: skip
 
     check_unchanged(trace(make), [*FETCHES, "another"])
+
+
+def test_a_gradient_of_another_activation() -> None:
+    """It is read by a gradient of the norm, as silu's is."""
+
+    def make() -> None:
+        x, (gamma, beta) = placeholder("x"), parameters()
+        y, *statistics = norm("instance", x, gamma, beta, name="norm")
+        silu(y, name="a")
+        dy = tf.raw_ops.LeakyReluGrad(gradients=placeholder("da"), features=y)
+        tf.identity(norm_grad("instance", dy, x, gamma, statistics)[0], name="dx")
+
+    check_unchanged(trace(make), ["a", "dx"])
 
 
 def test_the_gradient_of_sigmoid_by_tensorflow_is_left(rng) -> None:
