@@ -29,6 +29,13 @@ double Uniform(uint64_t bits) { return static_cast<double>(bits >> 11) / 9007199
 constexpr double kScale[Interpreter::kNumDraws - 1] = {1.0, 3.0, 1e-6, 1e5};
 constexpr double kMean[Interpreter::kNumDraws] = {0.3, -2.0, 0.0, 1e4, 0.0};
 
+double Rounded(double value, tensorflow::DataType dtype) {
+  const float wide = static_cast<float>(value);
+  if (dtype == tensorflow::DT_HALF) return static_cast<float>(Eigen::half(wide));
+  if (dtype == tensorflow::DT_BFLOAT16) return static_cast<float>(Eigen::bfloat16(wide));
+  return dtype == tensorflow::DT_FLOAT ? wide : value;
+}
+
 }  // namespace
 
 Interpreter::Interpreter(const Scene& scene, Axes* axes, int draw)
@@ -42,7 +49,7 @@ int Interpreter::TinySize() const { return 3 + draw_ % 2; }
 double Interpreter::RealSize(const Size& size) const {
   double real = static_cast<double>(size.coefficient());
   for (int64_t symbol : size.symbols()) {
-    real *= 3.0 + 40.0 * Uniform(Mix(static_cast<uint64_t>(symbol)));
+    real *= 3.0 + 40.0 * Uniform(Mix(Mix(static_cast<uint64_t>(symbol)) + draw_));
   }
   return real;
 }
@@ -187,7 +194,7 @@ std::string Interpreter::Identify(TensorId tensor, int depth) const {
 }
 
 std::optional<Value> Interpreter::Operand(TensorId tensor) {
-  if (const auto number = Number(tensor, 0)) return Constant(tensor, *number);
+  if (const auto number = Number(tensor, 0)) return Constant(tensor, number->value);
   const TensorId same = identified_.emplace(Identify(tensor, 0), tensor).first->second;
   if (same != tensor) {
     const Value* value = Eval(same);
@@ -228,12 +235,6 @@ std::optional<Value> Interpreter::LikeOthers(TensorId tensor,
 double Interpreter::Unrounded(int node, double constant) {
   const tensorflow::DataType dtype = view_.GetType(node, "dtype");
   if (!IsNarrow(dtype)) return constant;
-  const auto rounded = [dtype](double value) {
-    const float wide = static_cast<float>(value);
-    return static_cast<double>(dtype == tensorflow::DT_HALF
-                                   ? static_cast<float>(Eigen::half(wide))
-                                   : static_cast<float>(Eigen::bfloat16(wide)));
-  };
   const Value* root = Eval(scene_.roots[0]);
   if (root == nullptr) return constant;
   std::vector<double> counts = {1.0};
@@ -246,7 +247,7 @@ double Interpreter::Unrounded(int node, double constant) {
   }
   for (double count : counts) {
     for (double factor : {1.0, 2.0}) {
-      if (constant == rounded(factor / rounded(count))) return factor / count;
+      if (constant == Rounded(factor / Rounded(count, dtype), dtype)) return factor / count;
     }
   }
   return constant;
@@ -254,49 +255,65 @@ double Interpreter::Unrounded(int node, double constant) {
 
 // A number that the graph knows: a constant whose elements are equal, a count computed from
 // shapes, or arithmetic on such.
-std::optional<double> Interpreter::Number(TensorId tensor, int depth) {
+std::optional<Known> Interpreter::Number(TensorId tensor, int depth) {
   const int node = tensor.node;
   const std::string& op = view_.op(node);
   if (depth > kMaxNumberDepth) return std::nullopt;
   if (op == "Const") {
     const auto constant = FloatSplat(view_, node);
-    return constant ? Unrounded(node, *constant) : constant;
+    if (!constant) return std::nullopt;
+    return Known{Unrounded(node, *constant), true};
   }
   const auto input = [&](int i) { return Number(view_.inputs(node)[i], depth + 1); };
-  if (op == "Cast") {
-    if (IsInt(view_.GetType(node, "SrcT"))) {
-      const auto sizes = Sizes(view_.inputs(node)[0]);
-      if (!sizes || sizes->values.size() != 1) return std::nullopt;
-      return RealSize(axes_->Resolve(sizes->values[0]));
-    }
-    return input(0);
-  }
+  if (op == "Cast") return CastNumber(node, depth);
   if (op == "Identity" || op == "Snapshot" || op == "Reshape" || op == "Reciprocal" ||
       op == "Sqrt" || op == "Rsqrt" || op == "Neg" || op == "ExpandDims" || op == "BroadcastTo" ||
       op == "Tile" || (op == "Enter" && view_.GetBool(node, "is_constant", false))) {
     const auto a = input(0);
     if (!a) return std::nullopt;
-    if (op == "Reciprocal") return 1.0 / *a;
-    if (op == "Sqrt") return std::sqrt(*a);
-    if (op == "Rsqrt") return 1.0 / std::sqrt(*a);
-    if (op == "Neg") return -*a;
+    if (op == "Reciprocal") return Known{1.0 / a->value, a->constant};
+    if (op == "Sqrt") return Known{std::sqrt(a->value), a->constant};
+    if (op == "Rsqrt") return Known{1.0 / std::sqrt(a->value), a->constant};
+    if (op == "Neg") return Known{-a->value, a->constant};
     return a;
   }
   if (op == "Fill") return input(1);
-  if (op == "OnesLike") return 1.0;
-  if (op == "ZerosLike") return 0.0;
+  if (op == "OnesLike") return Known{1.0, true};
+  if (op == "ZerosLike") return Known{0.0, true};
   if (op == "Mul" || op == "RealDiv" || op == "AddV2" || op == "Sub" || op == "Maximum") {
     const auto a = input(0);
     if (!a) return std::nullopt;
     const auto b = input(1);
     if (!b) return std::nullopt;
-    if (op == "Mul") return *a * *b;
-    if (op == "RealDiv") return *a / *b;
-    if (op == "AddV2") return *a + *b;
-    if (op == "Sub") return *a - *b;
-    return std::max(*a, *b);
+    const bool constant = a->constant && b->constant;
+    if (op == "Mul") return Known{a->value * b->value, constant};
+    if (op == "RealDiv") return Known{a->value / b->value, constant};
+    if (op == "AddV2") return Known{a->value + b->value, constant};
+    if (op == "Sub") return Known{a->value - b->value, constant};
+    // Which of them is larger hangs on the size, and the draws may not tell.
+    if (constant) return Known{std::max(a->value, b->value), true};
   }
   return std::nullopt;
+}
+
+std::optional<Known> Interpreter::CastNumber(int node, int depth) {
+  const TensorId input = view_.inputs(node)[0];
+  const tensorflow::DataType from = view_.GetType(node, "SrcT");
+  const tensorflow::DataType to = view_.GetType(node, "DstT");
+  if (!IsFloat(to)) return std::nullopt;
+  if (IsInt(from)) {
+    const auto sizes = Sizes(input);
+    if (!sizes || sizes->values.size() != 1) return std::nullopt;
+    const Size size = axes_->Resolve(sizes->values[0]);
+    return Known{RealSize(size), size.known()};
+  }
+  if (!IsFloat(from)) return std::nullopt;
+  auto number = Number(input, depth + 1);
+  // The narrower type does not hold every number, and the wider one does not bring it back.
+  const bool widens = from != to && (IsNarrow(from) || to == tensorflow::DT_DOUBLE);
+  if (!number || !widens) return number;
+  if (!number->constant) return std::nullopt;
+  return Known{Rounded(number->value, from), true};
 }
 
 }  // namespace nv_norms

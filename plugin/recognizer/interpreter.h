@@ -31,6 +31,12 @@ struct Scene {
   std::vector<int64_t> dy_order;
 };
 
+// A number that the graph knows.
+struct Known {
+  double value;
+  bool constant;  // not made of unknown sizes
+};
+
 // Integers that a graph computes from shapes: axes, shapes, counts.
 struct SizeTensor {
   bool scalar = false;
@@ -44,8 +50,8 @@ struct SizeTensor {
 // values holds for the real one.
 class Interpreter {
  public:
-  // The draws differ in values, in scale (from 1e-6 to 1e5; the scene's in the last one) and in
-  // the tiny sizes.
+  // The draws differ in values, in scale (from 1e-6 to 1e5; the scene's in the last one), in the
+  // tiny sizes and in what is taken for the unknown ones.
   static constexpr int kNumDraws = 5;
 
   Interpreter(const Scene& scene, Axes* axes, int draw);
@@ -63,7 +69,7 @@ class Interpreter {
   const std::unordered_set<TensorId, TensorIdHash>& numbers() const { return numbers_; }
 
   std::optional<SizeTensor> Sizes(TensorId tensor);  // an integer tensor, followed symbolically
-  double RealSize(const Size& size) const;
+  double RealSize(const Size& size) const;           // an unknown has one value in each draw
 
  private:
   bool IsRoot(TensorId tensor) const;
@@ -82,7 +88,8 @@ class Interpreter {
   std::string Identify(TensorId tensor, int depth) const;
   std::optional<Value> LikeOthers(TensorId tensor, const std::vector<const Dims*>& others);
   std::optional<Value> Constant(TensorId tensor, double number);
-  std::optional<double> Number(TensorId tensor, int depth);
+  std::optional<Known> Number(TensorId tensor, int depth);
+  std::optional<Known> CastNumber(int node, int depth);
   double Unrounded(int node, double constant);
   std::optional<std::vector<Size>> ShapeOf(TensorId tensor);
   std::optional<SizeTensor> SizesOf(TensorId tensor, int depth);

@@ -14,6 +14,11 @@ bool KeepsShape(const std::string& op) {
          op == "Square" || op == "Neg" || op == "Rsqrt" || op == "Sqrt" || op == "Relu";
 }
 
+// Whether a type holds all sizes that there are; int8 and half precision do not.
+bool HoldsSizes(tensorflow::DataType dtype) {
+  return IsInt(dtype) || dtype == tensorflow::DT_FLOAT || dtype == tensorflow::DT_DOUBLE;
+}
+
 std::optional<SizeTensor> Whole(std::vector<Size> values) {
   return SizeTensor{false, std::move(values)};
 }
@@ -30,8 +35,9 @@ std::optional<Size> Arithmetic(const std::string& op, const Size& a, const Size&
   if (op == "Maximum") {
     if (a == b) return a;
     if (a.known() && b.known()) return Size(std::max(a.coefficient(), b.coefficient()));
-    if (a.known() && a.coefficient() <= 1) return b;  // a size that is not known is at least 1
-    if (b.known() && b.coefficient() <= 1) return a;
+    // A size that is not known is at least 1.
+    if (a.known() && a.coefficient() <= 1 && b.coefficient() > 0) return b;
+    if (b.known() && b.coefficient() <= 1 && a.coefficient() > 0) return a;
     return std::nullopt;
   }
   if (!a.known() || !b.known()) return std::nullopt;
@@ -111,7 +117,8 @@ std::optional<SizeTensor> Interpreter::SizesOfNode(TensorId tensor, int depth) {
     for (const Size& size : shape) count.values[0] = count.values[0] * size;
     return count;
   }
-  if (op == "Identity" || op == "Cast" || op == "Snapshot") return in(0);
+  if (op == "Identity" || op == "Snapshot") return in(0);
+  if (op == "Cast") return HoldsSizes(view_.GetType(node, "DstT")) ? in(0) : std::nullopt;
   if (op == "Enter") {
     return view_.GetBool(node, "is_constant", false) ? in(0) : std::nullopt;
   }

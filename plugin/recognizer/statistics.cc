@@ -200,6 +200,7 @@ Outcome TestCandidate(Scene* scene, TensorId anchor, bool inverse, Axes* axes, M
                       double* slope, double* epsilon) {
   constexpr int kNearZero = 2;
   *slope = 0;
+  double count_of_first_draw = 0;
   for (int draw : {0, kNearZero, 1, Interpreter::kNumDraws - 1}) {
     std::optional<Test> test;
     double scale = 0;
@@ -211,7 +212,11 @@ Outcome TestCandidate(Scene* scene, TensorId anchor, bool inverse, Axes* axes, M
       if (root == nullptr || x == nullptr) return Outcome::kFailed;
       const auto reduced = ReducedBetween(x->numbers, root->numbers);
       if (!reduced) return Outcome::kFailed;
-      test = Epsilon(x->numbers, root->numbers, inverse, *reduced, moment, *slope,
+      const double count = interpreter.RealSize(axes->size(*reduced));
+      if (draw == 0) count_of_first_draw = count;
+      const bool is_count = std::fabs(*slope - count_of_first_draw) <= 10 * kTolerance * *slope;
+      const double ratio = is_count ? count / count_of_first_draw : 1.0;
+      test = Epsilon(x->numbers, root->numbers, inverse, *reduced, moment, *slope * ratio,
                      interpreter.constants());
       scale = MaxAbs(Map(x->numbers, [](double a) { return a * a; }));
     }
