@@ -76,6 +76,11 @@ class Interpreter {
   const Value* Keep(TensorId tensor, Value value);
   std::optional<Value> Node(TensorId tensor);
   std::optional<Value> Elementwise(int node);
+  // Whether max(a, b) is a for every x: b is a constant that is not positive, and a never negative.
+  bool IsIdleMaximum(int node);
+  bool IsNeverPositive(TensorId tensor);
+  bool IsNeverNegative(TensorId tensor, int depth);
+  bool IsMoment(TensorId tensor);
   std::optional<Value> Reduction(int node);
   std::optional<Value> View(int node);
   std::optional<Value> Broadcast(int node);

@@ -56,10 +56,6 @@ Binary BinaryOf(const std::string& op) {
   return found == kOps->end() ? nullptr : found->second;
 }
 
-bool IsAtMostZero(const Value& value) {
-  return value.numbers.atoms.empty() && value.numbers.data[0] <= 0.0;
-}
-
 bool ChannelsFirst(const GraphView& view, int node) {
   const std::string format = view.GetString(node, "data_format", "NHWC");
   return format.size() > 1 && format[1] == 'C';
@@ -115,10 +111,7 @@ std::optional<Value> Interpreter::Elementwise(int node) {
   const Binary binary = BinaryOf(op == "BiasAdd" ? "AddV2" : op);
   if (binary == nullptr) return std::nullopt;
   // A clamp may be out of the draws' reach; max(variance, 0) is the one that means nothing.
-  if (op == "Minimum" ||
-      (op == "Maximum" && !IsAtMostZero(*values[0]) && !IsAtMostZero(*values[1]))) {
-    return std::nullopt;
-  }
+  if (op == "Minimum" || (op == "Maximum" && !IsIdleMaximum(node))) return std::nullopt;
   out.numbers = values[0]->numbers;
   for (size_t i = 1; i < values.size(); ++i) {
     out.numbers = Zip(out.numbers, values[i]->numbers, binary);

@@ -1,0 +1,78 @@
+// Which clamps mean nothing. The draws do not reach every clamp, so this is not asked of them.
+#include <algorithm>
+#include <set>
+
+#include "plugin/recognizer/interpreter.h"
+#include "plugin/recognizer/moments.h"
+#include "plugin/recognizer/ops.h"
+
+namespace nv_norms {
+namespace {
+
+constexpr int kMaxDepth = 8;
+
+bool IsNeverNegativeOp(const std::string& op) {
+  return op == "Square" || op == "SquaredDifference" || op == "Abs" || op == "Exp" ||
+         op == "Sqrt" || op == "Rsqrt";
+}
+
+// Ops that give nothing negative where they get nothing negative.
+bool KeepsSign(const std::string& op) {
+  static const auto* const kOps = new std::set<std::string>{
+      "Mul", "RealDiv", "Div", "Add", "AddV2", "AddN", "Maximum", "Minimum", "Sum", "Mean"};
+  return kOps->count(op) > 0 || ClassOf(op) == OpClass::kView;
+}
+
+}  // namespace
+
+bool Interpreter::IsIdleMaximum(int node) {
+  const TensorId a = view_.inputs(node)[0], b = view_.inputs(node)[1];
+  return (IsNeverPositive(a) && IsNeverNegative(b, 0)) ||
+         (IsNeverPositive(b) && IsNeverNegative(a, 0));
+}
+
+bool Interpreter::IsNeverPositive(TensorId tensor) {
+  const auto number = Number(tensor, 0);
+  return number && number->constant && number->value <= 0;
+}
+
+bool Interpreter::IsNeverNegative(TensorId tensor, int depth) {
+  if (depth > kMaxDepth || restart_) return false;
+  const auto number = Number(tensor, 0);
+  if (number && number->constant) return number->value >= 0;
+  const std::string& op = view_.op(tensor.node);
+  if (IsNeverNegativeOp(op) || IsMoment(tensor)) return true;
+  if (!KeepsSign(op)) return false;
+  const auto& inputs = view_.inputs(tensor.node);
+  if (op == "Mul" && inputs[0] == inputs[1]) return true;
+  const bool reads_all = ClassOf(op) == OpClass::kElementwise;
+  return std::all_of(inputs.begin(), reads_all ? inputs.end() : inputs.begin() + 1,
+                     [&](TensorId input) { return IsNeverNegative(input, depth + 1); });
+}
+
+// Whether a tensor is the variance or the mean square of a root, or N times that, however it is
+// computed: as E[x^2] - E[x]^2, say.
+bool Interpreter::IsMoment(TensorId tensor) {
+  if (scene_.dependents.count(tensor.node) == 0) return false;
+  const Value* value = Eval(tensor);
+  for (const TensorId& root : scene_.roots) {
+    const Value* x = restart_ ? nullptr : Eval(root);
+    if (value == nullptr || x == nullptr) return false;
+    const auto reduced = ReducedBetween(x->numbers, value->numbers);
+    if (!reduced) continue;
+    const auto square = [](double a) { return a * a; };
+    const Numbers mean = MeanOver(x->numbers, *reduced);
+    const Numbers centred = Zip(x->numbers, mean, [](double a, double b) { return a - b; });
+    for (const Numbers& of : {x->numbers, centred}) {
+      const Numbers moment = MeanOver(Map(of, square), *reduced);
+      for (double count : {1.0, RealSize(axes_->size(*reduced))}) {
+        if (CloseToProduct(value->numbers, moment, Numbers::Scalar(count), kFormulaTolerance)) {
+          return true;
+        }
+      }
+    }
+  }
+  return false;
+}
+
+}  // namespace nv_norms

@@ -1,0 +1,137 @@
+"""Maxima: which of them mean nothing, and those that no draw reaches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from recognizer_graphs import check, layer_norm, moments, placeholder, trace
+
+import oracle
+
+
+def _with_a_peak(rng, *shape: int) -> np.ndarray:
+    x = rng.normal(size=shape).astype(np.float32)
+    x[0, 7] = -30.0
+    return x
+
+
+def _standardized(x: np.ndarray, axis) -> tuple[np.ndarray, np.ndarray]:
+    wide = x.astype(np.float64)
+    root = np.sqrt(wide.var(axis, keepdims=True) + np.float32(1e-3))
+    return wide - wide.mean(axis, keepdims=True), root
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((1, 4096), -1), ((64, 64), (0, 1)), ((2, 4096), -1)], ids=str
+)
+def test_clipped_at_some_deviations(rng, shape, axis) -> None:
+    """The bound is a single number in the first two: a statistic of x, not a constant."""
+
+    def make() -> None:
+        x = placeholder("x", shape)
+        mean, variance = moments(x, axis)
+        root = tf.sqrt(variance + 1e-3)
+        tf.divide(tf.maximum(x - mean, -4.0 * root), root, name="y")
+
+    x = _with_a_peak(rng, *shape)
+    centred, root = _standardized(x, axis)
+    check(trace(make), {"x": x}, np.maximum(centred, -4 * root) / root, 0)
+
+
+@pytest.mark.parametrize("bound", [-1e6, -1e12])
+def test_bound_below_every_draw(rng, bound: float) -> None:
+    def make() -> None:
+        x = placeholder("x", (4, 64))
+        mean, variance = moments(x)
+        tf.multiply(tf.maximum(x - mean, bound), tf.math.rsqrt(variance + 1e-3), name="y")
+
+    x = _with_a_peak(rng, 4, 64) * np.float32(-bound)
+    centred, root = _standardized(x, -1)
+    check(trace(make), {"x": x}, np.maximum(centred, bound) / root, 0)
+
+
+@pytest.mark.parametrize("many", [52, 167, 171, 187])
+def test_floor_that_is_an_operand(rng, many: int) -> None:
+    """What an operand is in the draws hangs on its node's number; it may be negative in all."""
+
+    def make() -> None:
+        x, floor = placeholder("x", (5, 8)), placeholder("floor", ())
+        for i in range(many):
+            tf.sin(x * float(i + 2))
+        mean, variance = moments(x)
+        y = (x - mean) * tf.math.rsqrt(tf.maximum(variance, floor * 2.0) + 1e-3)
+        tf.identity(y, name="y")
+
+    x = rng.normal(size=(5, 8)).astype(np.float32)
+    centred, _ = _standardized(x, -1)
+    feeds = {"x": x, "floor": np.float32(25.0)}
+    check(trace(make), feeds, centred / np.sqrt(50.0 + np.float32(1e-3)), 0)
+
+
+def test_floor_computed_from_an_unknown_size(rng) -> None:
+    def make() -> None:
+        x = placeholder("x", (None, 8))
+        mean, variance = moments(x)
+        floor = tf.cast(tf.shape(x)[0], tf.float32) - 1e3
+        y = (x - mean) * tf.math.rsqrt(tf.maximum(variance, floor) + 1e-3)
+        tf.identity(y, name="y")
+
+    x = rng.normal(size=(1100, 8)).astype(np.float32)
+    centred, _ = _standardized(x, -1)
+    check(trace(make), {"x": x}, centred / np.sqrt(100.0 + np.float32(1e-3)), 0)
+
+
+_FAST = {
+    "E[x^2] - E[x]^2": lambda x, m, axis: (
+        tf.reduce_mean(tf.square(x), axis, keepdims=True) - tf.square(m)
+    ),
+    "E[x x] - m m": lambda x, m, axis: tf.reduce_mean(x * x, axis, keepdims=True) - m * m,
+    "E[(x - m)^2]": lambda x, m, axis: tf.reduce_mean(
+        tf.math.squared_difference(x, m), axis, keepdims=True
+    ),
+    "E[(x - m)^2] + epsilon": lambda x, m, axis: (
+        tf.reduce_mean(tf.square(x - m), axis, keepdims=True) + 1e-3
+    ),
+}
+
+
+@pytest.mark.parametrize("variance", _FAST)
+@pytest.mark.parametrize(("shape", "axis"), [((3, 8), -1), ((None, 8), -1), ((4, 8), (0, 1))])
+@pytest.mark.parametrize("bound", [0.0, -1.0])
+def test_variance_that_is_clamped_at_zero_is_the_variance(
+    rng, variance, shape, axis, bound
+) -> None:
+    inside = variance.endswith("epsilon")
+
+    def make() -> None:
+        x = placeholder("x", shape)
+        mean = tf.reduce_mean(x, axis, keepdims=True)
+        v = tf.maximum(bound, _FAST[variance](x, mean, axis))
+        tf.multiply(x - mean, tf.math.rsqrt(v if inside else v + 1e-3), name="y")
+
+    x = rng.normal(size=(3 if axis == -1 else 4, 8)).astype(np.float32)
+    check(trace(make), {"x": x}, oracle.layer_norm(x, axis=axis, epsilon=1e-3).y, 1)
+
+
+def test_rms_that_is_clamped_at_zero(rng) -> None:
+    def make() -> None:
+        x = placeholder("x", (None, 8))
+        v = tf.nn.relu6(x)  # another norm's neighbour: the clamp below is what is asked about
+        squares = tf.maximum(tf.reduce_mean(tf.square(v), -1, keepdims=True), tf.zeros(()))
+        tf.multiply(v, tf.math.rsqrt(squares + 1e-3), name="y")
+
+    x = rng.normal(size=(3, 8)).astype(np.float32)
+    v = np.clip(x, 0, 6).astype(np.float64)
+    expected = v / np.sqrt((v * v).mean(-1, keepdims=True) + 1e-3)
+    check(trace(make), {"x": x}, expected, 1)
+
+
+def test_norm_behind_a_clamped_input_is_still_fused(rng) -> None:
+    def make() -> None:
+        x = tf.maximum(placeholder("x", (None, 8)), -1e6)
+        tf.identity(layer_norm(x), name="y")
+
+    x = rng.normal(size=(3, 8)).astype(np.float32) * np.float32(3e6)
+    clamped = np.maximum(x, np.float32(-1e6))
+    check(trace(make), {"x": x}, oracle.layer_norm(clamped, epsilon=1e-3).y, 1)
