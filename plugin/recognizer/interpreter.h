@@ -87,6 +87,7 @@ class Interpreter {
   std::optional<Value> Slice(int node, const Value& input);
   std::optional<Value> SliceGrad(int node);
   std::optional<Value> Norm(TensorId tensor);
+  bool ReadsMomentsOfItsX(int gradient);
   std::optional<Value> NormGrad(TensorId tensor);
   std::optional<Value> Leaf(TensorId tensor, bool is_root);
   std::optional<Value> Operand(TensorId tensor);

@@ -394,12 +394,37 @@ std::optional<Value> Interpreter::Norm(TensorId tensor) {
   return out;
 }
 
-// dx of a batch norm in training: scale * rstd * (dy - mean(dy) - xhat * mean(dy * xhat)). It reads
-// x and dy; the saved moments only save it work.
+// Whether the saved moments that a gradient reads are those of its x: it takes them as they are.
+bool Interpreter::ReadsMomentsOfItsX(int gradient) {
+  const auto& inputs = view_.inputs(gradient);
+  int forward = -1;
+  for (int i = 3; i < static_cast<int>(inputs.size()); ++i) {
+    TensorId saved = inputs[i];
+    while (view_.op(saved.node) == "Identity") saved = view_.inputs(saved.node)[0];
+    if (saved.port != i || (forward >= 0 && saved.node != forward)) return false;
+    forward = saved.node;
+  }
+  if (forward < 0 || view_.op(forward).rfind("FusedBatchNorm", 0) != 0 ||
+      ClassOf(view_.op(forward)) != OpClass::kNorm ||
+      !view_.GetBool(forward, "is_training", true) ||
+      ChannelsFirst(view_, forward) != ChannelsFirst(view_, gradient) ||
+      view_.GetFloat(forward, "epsilon", 0.001f) != view_.GetFloat(gradient, "epsilon", 0.001f)) {
+    return false;
+  }
+  const TensorId of = view_.inputs(forward)[0];
+  if (of == inputs[1]) return true;
+  const Value* a = Eval(of);
+  const Value* b = restart_ ? nullptr : Eval(inputs[1]);
+  return a != nullptr && b != nullptr && a->dims == b->dims && Close(a->numbers, b->numbers, 0.0);
+}
+
+// dx of a batch norm in training: scale * rstd * (dy - mean(dy) - xhat * mean(dy * xhat)).
 std::optional<Value> Interpreter::NormGrad(TensorId tensor) {
   const int node = tensor.node;
-  if (tensor.port != 0 || !view_.GetBool(node, "is_training", true)) return std::nullopt;
-  const Value* dy = Eval(view_.inputs(node)[0]);
+  if (tensor.port != 0 || !view_.GetBool(node, "is_training", true) || !ReadsMomentsOfItsX(node)) {
+    return std::nullopt;
+  }
+  const Value* dy = restart_ ? nullptr : Eval(view_.inputs(node)[0]);
   const Value* x = restart_ ? nullptr : Eval(view_.inputs(node)[1]);
   const Value* scale = restart_ ? nullptr : Eval(view_.inputs(node)[2]);
   if (dy == nullptr || x == nullptr || scale == nullptr) return std::nullopt;

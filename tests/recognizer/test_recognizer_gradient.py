@@ -411,3 +411,36 @@ def test_gamma_of_the_gradient_that_is_a_factor_of_the_forward_s(
     fetches = ["y:0", "a:0", "b:0"]
     for one, want in zip(run(after, values, fetches), run(graph, values, fetches), strict=True):
         np.testing.assert_allclose(one, want, 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("of", ["x", "a copy of x", "another", "x, epsilon of another"])
+def test_batch_norm_gradient_from_the_moments_of_another_forward(rng, of: str) -> None:
+    """The op takes the saved moments as they are."""
+    shape = (1, 5, 7, 3)
+    feeds = {name: rng.normal(size=shape).astype(np.float32) for name in ("x", "dy")}
+    feeds["other"] = (4.0 * rng.normal(size=shape) - 3.0).astype(np.float32)
+    epsilon = 0.25 if "epsilon" in of else EPSILON
+
+    def make() -> None:
+        x, dy, other = (placeholder(name, shape) for name in ("x", "dy", "other"))
+        norm = lambda a, epsilon=EPSILON: tf.raw_ops.FusedBatchNormV3(  # noqa: E731
+            x=a, scale=tf.ones(3), offset=tf.zeros(3), mean=[], variance=[], epsilon=epsilon
+        )
+        y = norm(x)
+        saved = {"another": other, "a copy of x": tf.identity(x)}.get(of, x)
+        saved = y if of == "x" else norm(saved, epsilon)
+        reserves = {f"reserve_space_{i}": getattr(saved, f"reserve_space_{i}") for i in (1, 2, 3)}
+        dx = tf.raw_ops.FusedBatchNormGradV3(
+            y_backprop=dy, x=x, scale=tf.ones(3), epsilon=EPSILON, **reserves
+        )
+        tf.identity(y.y, name="y")
+        tf.identity(dx.x_backprop, name="a")
+
+    graph = trace(make)
+    after, report = rewrite(graph, fetches=["y", "a"])
+    stock, got = (run(each, feeds, ["y:0", "a:0"]) for each in (graph, after))
+    for one, want in zip(got, stock, strict=True):
+        np.testing.assert_allclose(one, want, 5e-5, 5e-5)
+    # The forward's y and dx are both instance norms of the one image.
+    fused = [record for record in report.fused if record.direction == "backward"]
+    assert len(fused) == (of in ("x", "a copy of x"))
