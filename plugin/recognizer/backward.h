@@ -12,7 +12,7 @@ namespace nv_norms {
 // The gradient of a normalization that was recognized. Any of dx, dgamma and dbeta may be absent.
 struct BackwardMatch {
   TensorId dy;
-  bool reshape_dy = false;  // dy has the shape of a view of x, not x's own
+  bool reshape_dy = false;  // dy has the shape of a view of x, or may have; not x's own
   TensorId dx;              // its node becomes the fused gradient, or a sum with the parts
   bool reshape_dx = false;  // likewise
   // Where dx is some terms of a sum: these, and those that go on beside it (a residual's gradient).

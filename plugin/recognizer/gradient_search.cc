@@ -79,8 +79,9 @@ class Search {
       if (reference_) {
         x_dims_ = interpreter.Eval(forward_.x)->dims;
         const Value* dy = interpreter.Eval(scene_.dy);
-        // Without x's rank, nobody knows whether dy has the same.
-        match_.reshape_dy = dy->dims != x_dims_ || !shapes_.Get(forward_.x).rank_known;
+        // Without the rank of both, nobody knows whether it is the same.
+        match_.reshape_dy = dy->dims != x_dims_ || !shapes_.Get(forward_.x).rank_known ||
+                            !shapes_.Get(scene_.dy).rank_known;
         if (dy->Flat() == interpreter.Eval(forward_.x)->Flat()) Visit();
         if (!interpreter.restart()) TakeViews();
         if (!interpreter.restart()) CheckLayoutOfDx();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "plugin/graph/constants.h"
+#include "plugin/recognizer/any_rank.h"
 #include "plugin/recognizer/ops.h"
 #include "plugin/recognizer/reach.h"
 
@@ -40,11 +41,14 @@ bool OutputCheck::Fits(const Output& output, ForwardMatch* match, Reason* reason
   if (IsTransposedCopy(output.y)) return false;
   const std::vector<int> core =
       NodesBetween(near_.view, near_.scene.dependents, {near_.statistics.x}, {output.y.node});
-  if (!near_.shapes.Get(near_.statistics.x).rank_known &&
-      ((problem->kind != Kind::kLayerNorm && problem->kind != Kind::kRmsNorm) ||
-       !WriteAxesAsTheGraphDoes(core, affine.valid(), &*problem))) {
-    *reason = Reason::kNotExpressible;
-    return false;
+  if (!near_.shapes.Get(near_.statistics.x).rank_known) {
+    const bool over_axes = problem->kind == Kind::kLayerNorm || problem->kind == Kind::kRmsNorm;
+    const auto axes = over_axes ? AxesForAnyRank(near_, output, *problem) : std::nullopt;
+    if (!axes) {
+      *reason = Reason::kNotExpressible;
+      return false;
+    }
+    problem->axes = *axes;
   }
   // The other outputs of an op that normalizes are not those of ours.
   for (const Consumer& c : near_.view.consumers(output.y.node)) {
@@ -151,26 +155,6 @@ bool OutputCheck::ParametersSurelyFit(const Output& output, const Problem& probl
     for (int axis : problem.axes) {
       if (!is_known(x.dims[x.dims.size() + axis])) return false;
     }
-  }
-  return true;
-}
-
-// Without a known rank, axes are written as the graph writes them. False if it mixes the ways.
-bool OutputCheck::WriteAxesAsTheGraphDoes(const std::vector<int>& core, bool has_parameters,
-                                          Problem* problem) const {
-  bool negative = false, positive = false;
-  for (int node : core) {
-    if (ClassOf(near_.view.op(node)) != OpClass::kReduction) continue;
-    const auto axes = IntConstant(near_.view, near_.view.inputs(node)[1].node);
-    if (!axes) return false;
-    for (int64_t axis : axes->values) (axis < 0 ? negative : positive) = true;
-  }
-  if (negative == positive) return false;
-  // Parameters line up with the last axis, positive axes count from the first: with an unknown
-  // rank nobody can tell whether they meet.
-  if (positive && has_parameters) return false;
-  if (positive) {
-    for (int& axis : problem->axes) axis += static_cast<int>(near_.x.dims.size());
   }
   return true;
 }

@@ -28,8 +28,6 @@ class OutputCheck {
   bool ReadOnlyBy(TensorId tensor, TensorId view_of_it) const;
   bool IsTransposedCopy(TensorId y) const;
   bool ParametersSurelyFit(const Output& output, const Problem& problem) const;
-  bool WriteAxesAsTheGraphDoes(const std::vector<int>& core, bool has_parameters,
-                               Problem* problem) const;
   bool IsTermOfMore(TensorId tensor) const;
   bool IsRead(int node) const;
   bool HasNoSafeguard(const Output& output) const;

@@ -1,0 +1,133 @@
+"""x of unknown rank: what holds for every rank is fused, what holds for one alone is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from recognizer_graphs import check, layer_norm, placeholder, run, trace
+
+import oracle
+from nv_norms_rewriter import rewrite
+
+EPSILON = 1e-3
+
+
+def _x(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.normal(1.0, 2.0, shape).astype(np.float32)
+
+
+def _rms_norm(x: tf.Tensor) -> tf.Tensor:
+    return x * tf.math.rsqrt(tf.reduce_mean(tf.square(x), -1, keepdims=True) + EPSILON)
+
+
+def _through(shape: Callable, norm: Callable = layer_norm) -> Callable:
+    return lambda x: tf.reshape(norm(tf.reshape(x, shape(tf.shape(x)))), tf.shape(x))
+
+
+def _mean_dropped(axis: int, put_back: Callable) -> Callable:
+    def norm(x: tf.Tensor) -> tf.Tensor:
+        mean = put_back(tf.reduce_mean(x, axis))
+        variance = put_back(tf.reduce_mean(tf.square(x - mean), axis))
+        return (x - mean) * tf.math.rsqrt(variance + EPSILON)
+
+    return norm
+
+
+def _counted(x: tf.Tensor) -> tf.Tensor:
+    count = tf.cast(tf.shape(x)[1], tf.float32)
+    squares = tf.reduce_sum(tf.square(x), -1, keepdims=True)
+    return x * tf.math.rsqrt(squares / count + EPSILON)
+
+
+def _axes_both_ways(x: tf.Tensor) -> tf.Tensor:
+    mean = tf.reduce_mean(x, 1, keepdims=True)
+    return (x - mean) * tf.math.rsqrt(
+        tf.reduce_mean(tf.square(x - mean), -1, keepdims=True) + EPSILON
+    )
+
+
+_OF_ONE_RANK = {
+    "flat": (_through(lambda s: [s[0], -1]), [(2, 3, 8), (3, 8), (8,)]),
+    "flat.rms": (_through(lambda s: [s[0], -1], _rms_norm), [(2, 3, 8), (8,)]),
+    "flat_from_2": (_through(lambda s: [s[0], s[1], -1]), [(2, 3, 2, 4), (2, 3, 4)]),
+    "rows_not_folded": (lambda x: layer_norm(tf.reshape(x, [-1, tf.shape(x)[-1]])), [(2, 3, 8)]),
+    "axis_1_put_back_last": (_mean_dropped(1, lambda m: m[..., None]), [(2, 6, 6), (3, 8)]),
+    "last_put_back_at_1": (_mean_dropped(-1, lambda m: tf.expand_dims(m, 1)), [(6, 6, 6), (3, 8)]),
+    "count_of_axis_1": (_counted, [(2, 3, 6), (3, 6)]),
+    "axes_both_ways": (_axes_both_ways, [(2, 6, 6), (3, 8)]),
+}
+
+
+@pytest.mark.parametrize(
+    ("norm", "shape"),
+    [
+        pytest.param(norm, shape, id=f"{name}.{len(shape)}")
+        for name, (norm, shapes) in _OF_ONE_RANK.items()
+        for shape in shapes
+    ],
+)
+def test_norm_of_one_rank_alone(rng, norm: Callable, shape: tuple[int, ...]) -> None:
+    """x itself is not taken; what it is reshaped to has a rank, and may be."""
+    graph = trace(lambda: tf.identity(norm(placeholder("x", None)), name="y"))
+    x = _x(rng, *shape)
+    after, report = rewrite(graph, fetches=["y"])
+    assert not any(record.inputs[0] == "x:0" for record in report.fused)
+    try:
+        want = run(graph, {"x": x})
+    except tf.errors.InvalidArgumentError:
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            run(after, {"x": x})
+        return
+    got = run(after, {"x": x})
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, 2e-5, 2e-5)
+
+
+_OF_EVERY_RANK = {
+    "keepdims": layer_norm,
+    "put_back_last": _mean_dropped(-1, lambda m: m[..., None]),
+    "rows": _through(lambda s: [-1, s[-1]]),
+    "all_but_the_last": _through(lambda s: tf.stack([tf.reduce_prod(s[:-1]), s[-1]])),
+}
+
+
+@pytest.mark.parametrize("shape", [(8,), (3, 8), (2, 3, 8), (2, 3, 4, 8)], ids=len)
+@pytest.mark.parametrize("norm", _OF_EVERY_RANK.values(), ids=_OF_EVERY_RANK)
+def test_norm_of_every_rank(rng, norm: Callable, shape: tuple[int, ...]) -> None:
+    graph = trace(lambda: tf.identity(norm(placeholder("x", None)), name="y"))
+    x = _x(rng, *shape)
+    _, (record,) = check(graph, {"x": x}, oracle.layer_norm(x, epsilon=EPSILON).y, 1)
+    assert record.inputs[0] == "x:0" and record.axes == (-1,)
+
+
+@pytest.mark.parametrize("shape", [(3, 8), (2, 3, 8), (2, 3, 4, 8)], ids=len)
+def test_axis_counted_from_the_first(rng, shape: tuple[int, ...]) -> None:
+    graph = trace(lambda: tf.identity(layer_norm(placeholder("x", None), 1), name="y"))
+    x = _x(rng, *shape)
+    _, (record,) = check(graph, {"x": x}, oracle.layer_norm(x, axis=1, epsilon=EPSILON).y, 1)
+    assert record.axes == (1,)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 8), (3, 8)], ids=len)
+def test_gradient_through_a_reshape(rng, shape: tuple[int, ...]) -> None:
+    """dy has no rank beside the x that is fused, a matrix."""
+
+    def make() -> None:
+        x = placeholder("x", None)
+        y = tf.identity(_through(lambda s: [s[0], -1])(x), name="y")
+        tf.identity(tf.gradients(y, x, tf.sin(y))[0], name="dx")
+
+    graph = trace(make)
+    after, report = rewrite(graph, fetches=["y", "dx"])
+    assert not any("x:0" in record.inputs for record in report.fused)
+    x = _x(rng, *shape)
+    rows = x.reshape(len(x), -1)
+    y = oracle.layer_norm(rows, epsilon=EPSILON).y
+    dx = oracle.backward(np.sin(y), rows, np.ones(rows.shape[1]), (-1,), (-1,), EPSILON)[0]
+    for each in (graph, after):
+        got = run(each, {"x": x}, ["y:0", "dx:0"])
+        for one, want in zip(got, (y, dx), strict=True):
+            np.testing.assert_allclose(one, want.reshape(shape), 1e-4, 1e-4)
