@@ -64,10 +64,20 @@ class Search {
       ForwardMatch match;
       const bool fits = check.Fits(output, &match, reason);
       if (interpreter->restart()) return {};
-      if (fits && check.HoldsInEveryDraw(output)) usable.push_back({output, match});
+      if (fits && !ReadsTooLate(match) && check.HoldsInEveryDraw(output)) {
+        usable.push_back({output, match});
+      }
     }
     LeaveToGradient(&usable);
     return Outermost(usable);
+  }
+
+  // The fused op reads x and the parameters where y is, not where the graph read them.
+  bool ReadsTooLate(const ForwardMatch& match) const {
+    const auto late = [&](TensorId tensor) {
+      return tensor.valid() && RunsAfterAssignment(view_, match.y.node, tensor);
+    };
+    return late(match.x) || late(match.gamma) || late(match.beta);
   }
 
   // Whether the node is settled already, or only a view of one that is.

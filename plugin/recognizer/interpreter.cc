@@ -5,6 +5,7 @@
 
 #include "plugin/graph/constants.h"
 #include "plugin/recognizer/ops.h"
+#include "plugin/recognizer/reach.h"
 #include "tensorflow/core/framework/numeric_types.h"
 
 namespace nv_norms {
@@ -93,6 +94,7 @@ const Value* Interpreter::Eval(TensorId tensor) {
   if (found != memo_.end()) return found->second ? &*found->second : nullptr;
   // What comes back to itself ends here: a cycle, or a dy that the tensor of its shape depends on.
   memo_[tensor] = std::nullopt;
+  if (GivesReference(view_.op(tensor.node))) return nullptr;
   std::optional<Value> value;
   if (IsRoot(tensor)) {
     value = Leaf(tensor, true);
@@ -115,6 +117,9 @@ const Value* Interpreter::Eval(TensorId tensor) {
 }
 
 std::optional<Value> Interpreter::Node(TensorId tensor) {
+  for (const TensorId& input : view_.inputs(tensor.node)) {
+    if (RunsAfterAssignment(view_, tensor.node, input)) return std::nullopt;
+  }
   switch (ClassOf(view_.op(tensor.node))) {
     case OpClass::kElementwise:
       return Elementwise(tensor.node);
@@ -173,6 +178,9 @@ std::string Interpreter::Identify(TensorId tensor, int depth) const {
   constexpr int kMaxDepth = 6;
   if (depth < kMaxDepth && !view_.inputs(node).empty()) {
     const TensorId input = view_.inputs(node)[0];
+    if (GivesReference(view_.op(input.node)) || RunsAfterAssignment(view_, node, input)) {
+      return view_.name(tensor);
+    }
     // A read that waits for nothing comes before all assignments.
     if (op == "ReadVariableOp" && view_.control_inputs(node).empty()) {
       return "read " + view_.name(input);
@@ -222,7 +230,9 @@ std::optional<Value> Interpreter::Constant(TensorId tensor, double number) {
 std::optional<Value> Interpreter::LikeOthers(TensorId tensor,
                                              const std::vector<const Dims*>& others) {
   const TensorInfo& info = scene_.shapes->Get(tensor);
-  if (info.rank_known || !IsFloat(info.dtype)) return std::nullopt;
+  if (info.rank_known || !IsFloat(info.dtype) || GivesReference(view_.op(tensor.node))) {
+    return std::nullopt;
+  }
   Value value;
   if (!Done(AlignForBroadcast(others, axes_, &value.dims))) return std::nullopt;
   value.numbers = Random(tensor, value.Flat(), false);

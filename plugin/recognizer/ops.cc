@@ -86,6 +86,14 @@ bool IsPure(const std::string& op) {
   return ClassOf(op) != OpClass::kOpaque || kShapeOps->count(op) > 0;
 }
 
+bool GivesReference(const std::string& op) {
+  const auto begins = [&](const char* prefix) { return op.rfind(prefix, 0) == 0; };
+  if (begins("Scatter")) return op != "ScatterNd" && op != "ScatterNdNonAliasingAdd";
+  return op == "VariableV2" || op == "Variable" || op == "TemporaryVariable" ||
+         op == "StridedSliceAssign" || begins("Ref") || begins("Assign") || begins("Apply") ||
+         begins("SparseApply");
+}
+
 bool IsPlainView(const std::string& op) {
   return op == "Identity" || op == "Reshape" || op == "ExpandDims" || op == "Squeeze";
 }

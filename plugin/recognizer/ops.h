@@ -21,6 +21,10 @@ OpClass ClassOf(const std::string& op);
 // Whether an op has no state and no effect, as far as we know it.
 bool IsPure(const std::string& op);
 
+// Whether an op gives a reference to a variable of TensorFlow 1. What that holds hangs on when it
+// is read, so it has no value; an op that reads it has one.
+bool GivesReference(const std::string& op);
+
 // Views that keep the order and the type of the elements: Identity, Reshape, ExpandDims, Squeeze.
 bool IsPlainView(const std::string& op);
 

@@ -45,4 +45,21 @@ std::vector<int> NodesBetween(const GraphView& view, const std::unordered_set<in
   return nodes;
 }
 
+bool RunsAfterAssignment(const GraphView& view, int node, TensorId tensor) {
+  int variable = tensor.node;
+  while (!GivesReference(view.op(variable))) {
+    if (ClassOf(view.op(variable)) != OpClass::kView) return false;
+    variable = view.inputs(variable)[0].node;
+  }
+  constexpr int kMaxSteps = 16;  // references to the reference; loops hold them in a circle
+  for (int step = 0; step < kMaxSteps && !view.inputs(variable).empty(); ++step) {
+    variable = view.inputs(variable)[0].node;
+  }
+  std::unordered_set<int> assignments;
+  for (const Consumer& c : view.consumers(variable)) {
+    if (GivesReference(view.op(c.node))) assignments.insert(c.node);
+  }
+  return view.DependsOn(node, assignments);
+}
+
 }  // namespace nv_norms

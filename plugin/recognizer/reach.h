@@ -16,6 +16,10 @@ std::unordered_set<int> Dependents(const GraphView& view, TensorId from, int lim
 std::vector<int> NodesBetween(const GraphView& view, const std::unordered_set<int>& within,
                               const std::vector<TensorId>& from, const std::vector<int>& to);
 
+// Whether a tensor is a view of a variable of TensorFlow 1, which is in the variable's own memory,
+// and a node runs after something was assigned to that: it may find another value than others did.
+bool RunsAfterAssignment(const GraphView& view, int node, TensorId tensor);
+
 }  // namespace nv_norms
 
 #endif  // NV_NORMS_PLUGIN_RECOGNIZER_REACH_H_

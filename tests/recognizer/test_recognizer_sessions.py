@@ -71,3 +71,87 @@ def test_placeholder_that_is_fed_has_the_shape_that_it_says(rng, shape) -> None:
     ]
     want = oracle.instance_norm(a, gamma, beta, epsilon=1e-3).y
     np.testing.assert_allclose(got, want, 2e-5, 2e-5)
+
+
+@pytest.mark.parametrize("assigned", [False, True])
+@pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
+def test_gamma_that_changes_between_two_reads(rng, use_resource: bool, assigned: bool) -> None:
+    gamma = rng.uniform(0.5, 2.0, 6).astype(np.float32)
+    a = rng.normal(1.0, 2.0, (4, 6)).astype(np.float32)
+    with tf.Graph().as_default() as graph:
+        x = placeholder("x", (4, 6))
+        w = v1.get_variable("w", initializer=gamma, use_resource=use_resource)
+        read = w.read_value if use_resource else lambda: tf.identity(w)
+        mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+        rstd = tf.math.rsqrt(variance + 1e-3)
+        before = read()
+        scaled = x * (rstd * before)
+        with tf.control_dependencies([scaled]):
+            step = v1.assign(w, w * 3.0) if assigned else tf.no_op()
+        with tf.control_dependencies([step]):
+            again = read() if assigned else before
+        y = scaled - mean * rstd * again
+        nv_norms_rewriter.enable()
+        nv_norms_rewriter.clear_report()
+        with v1.Session(graph=graph) as session:
+            session.run(v1.global_variables_initializer())
+            got = session.run(y, {x: a})
+    assert len(nv_norms_rewriter.report().fused) == (0 if assigned else 1)
+    wide = a.astype(np.float64)
+    root = np.sqrt(wide.var(-1, keepdims=True) + 1e-3)
+    second = gamma * (3.0 if assigned else 1.0)
+    expected = wide / root * gamma - wide.mean(-1, keepdims=True) / root * second
+    np.testing.assert_allclose(got, expected, 2e-5, 2e-5)
+
+
+def test_reference_that_is_read_twice_by_itself(rng) -> None:
+    """The same tensor, without an Identity: it holds what it holds when each op reads it."""
+    gamma = rng.uniform(0.5, 2.0, 6).astype(np.float32)
+    a = rng.normal(1.0, 2.0, (4, 6)).astype(np.float32)
+    with tf.Graph().as_default() as graph:
+        x = placeholder("x", (4, 6))
+        w = tf.raw_ops.VariableV2(shape=(6,), dtype=tf.float32)
+        start = tf.raw_ops.Assign(ref=w, value=gamma)
+        mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+        rstd = tf.math.rsqrt(variance + 1e-3)
+        scaled = x * tf.raw_ops.Mul(x=rstd, y=w)
+        with tf.control_dependencies([scaled]):
+            step = tf.raw_ops.Assign(ref=w, value=gamma * 3.0)
+        with tf.control_dependencies([step]):
+            y = scaled - mean * tf.raw_ops.Mul(x=rstd, y=w)
+        nv_norms_rewriter.enable()
+        nv_norms_rewriter.clear_report()
+        with v1.Session(graph=graph) as session:
+            session.run(start)
+            got = session.run(y, {x: a})
+    assert not nv_norms_rewriter.report().fused
+    wide = a.astype(np.float64)
+    root = np.sqrt(wide.var(-1, keepdims=True) + 1e-3)
+    expected = (wide - 3.0 * wide.mean(-1, keepdims=True)) / root * gamma
+    np.testing.assert_allclose(got, expected, 2e-5, 2e-5)
+
+
+@pytest.mark.parametrize("of", ["gamma", "x"])
+def test_variable_that_is_assigned_to_before_the_output(rng, of: str) -> None:
+    """The graph has read it before that; a fused op in the output's place would read it after."""
+    start = {"gamma": rng.uniform(0.5, 2.0, 6), "x": rng.normal(1.0, 2.0, (4, 6))}
+    start = {name: value.astype(np.float32) for name, value in start.items()}
+    beta = rng.normal(size=6).astype(np.float32)
+    with tf.Graph().as_default() as graph:
+        v = {
+            name: v1.get_variable(name, initializer=value, use_resource=False)
+            for name, value in start.items()
+        }
+        mean, variance = tf.nn.moments(v["x"], [-1], keepdims=True)
+        scaled = (v["x"] - mean) * tf.math.rsqrt(variance + 1e-3) * v["gamma"]
+        with tf.control_dependencies([scaled]):
+            step = v1.assign(v[of], tf.ones_like(start[of]) * 3.0)
+        with tf.control_dependencies([step]):
+            y = scaled + placeholder("beta", (6,))
+        nv_norms_rewriter.enable()
+        nv_norms_rewriter.clear_report()
+        with v1.Session(graph=graph) as session:
+            session.run(v1.global_variables_initializer())
+            got = session.run(y, {"beta:0": beta})
+    expected = oracle.layer_norm(start["x"], start["gamma"], beta, epsilon=1e-3).y
+    np.testing.assert_allclose(got, expected, 2e-5, 2e-5)
