@@ -192,11 +192,11 @@ class Search {
     std::vector<int64_t> shape;
     if (!ShapeOfSum(tensor, value->dims, &shape)) return;
     if (wants_dgamma && !match_.dgamma.valid() &&
-        Close(value->numbers, reference_->dgamma, kFormulaTolerance)) {
+        Close(value->numbers, reference_->dgamma, forward_.statistics.tolerance)) {
       match_.dgamma = tensor;
       match_.dgamma_shape = shape;
     } else if (wants_dbeta && !match_.dbeta.valid() &&
-               Close(value->numbers, reference_->dbeta, kFormulaTolerance)) {
+               Close(value->numbers, reference_->dbeta, forward_.statistics.tolerance)) {
       match_.dbeta = tensor;
       match_.dbeta_shape = shape;
     }
@@ -238,7 +238,7 @@ class Search {
   void TryDx(TensorId tensor) {
     const Value* value = interpreter_->Eval(tensor);
     if (value == nullptr) return;
-    if (Close(value->numbers, reference_->dx, kFormulaTolerance)) {
+    if (Close(value->numbers, reference_->dx, forward_.statistics.tolerance)) {
       match_.dx = tensor;
       return;
     }
@@ -264,7 +264,7 @@ class Search {
         if (ok) sum = Zip(sum, term->numbers, core[i].inverted ? Minus : Plus);
       }
       if (interpreter_->restart()) return;
-      if (!ok || !Close(sum, reference_->dx, kFormulaTolerance)) continue;
+      if (!ok || !Close(sum, reference_->dx, forward_.statistics.tolerance)) continue;
       for (const BagItem& other : others) parts.push_back({other.tensor, other.inverted});
       match_.dx = tensor;
       match_.terms = terms;
@@ -325,13 +325,15 @@ class Search {
         // What is taken away may be far larger than what is left.
         const double size = std::max(MaxAbs(whole->numbers), MaxAbs(reference->dx));
         const double error = MaxAbs(Zip(dx, reference->dx, Minus));
-        if (!(error <= 1e-9 * size + kFormulaTolerance * MaxAbs(reference->dx))) return false;
+        if (!(error <= 1e-9 * size + forward_.statistics.tolerance * MaxAbs(reference->dx)))
+          return false;
       }
       for (const auto& [tensor, expected] : {std::make_pair(match_.dgamma, &reference->dgamma),
                                              std::make_pair(match_.dbeta, &reference->dbeta)}) {
         if (!tensor.valid()) continue;
         const Value* value = interpreter.Eval(tensor);
-        if (value == nullptr || !Close(value->numbers, *expected, kFormulaTolerance)) return false;
+        if (value == nullptr || !Close(value->numbers, *expected, forward_.statistics.tolerance))
+          return false;
       }
     }
     return true;

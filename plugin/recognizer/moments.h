@@ -11,9 +11,6 @@
 
 namespace nv_norms {
 
-// Float32 constants in the graph are off by up to 6e-8, and errors add up.
-constexpr double kFormulaTolerance = 1e-6;
-
 // x with random values, in the last draw about as large as the root of epsilon.
 Scene SceneAround(const GraphView& view, const Shapes& shapes, const Statistics& statistics);
 

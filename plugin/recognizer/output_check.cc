@@ -83,9 +83,10 @@ bool OutputCheck::HoldsInEveryDraw(const Output& output) const {
     if (!value) return false;
     // gamma was found as a factor of a product after the core, or as a factor within it.
     const Numbers& base = output.subtract_mean ? x->xhat : x->plain;
-    if (Close(*value, base, kFormulaTolerance)) continue;
+    if (Close(*value, base, near_.statistics.tolerance)) continue;
     const Value* gamma = output.gamma.valid() ? interpreter.Eval(output.gamma) : nullptr;
-    if (gamma == nullptr || !CloseToProduct(*value, base, gamma->numbers, kFormulaTolerance)) {
+    if (gamma == nullptr ||
+        !CloseToProduct(*value, base, gamma->numbers, near_.statistics.tolerance)) {
       return false;
     }
   }

@@ -74,7 +74,7 @@ bool Outputs::IsNormalized(const std::vector<BagItem>& items, bool product, Outp
     const Numbers& base = centred ? near_.x.xhat : near_.x.plain;
     output->subtract_mean = centred;
     output->gamma = TensorId();
-    if (Close(*value, base, kFormulaTolerance)) return true;
+    if (Close(*value, base, near_.statistics.tolerance)) return true;
     const std::vector<TensorId> operands = near_.interpreter->operands();
     for (const TensorId& operand : operands) {
       const bool parameter = MayBeParameter(operand);
@@ -83,7 +83,7 @@ bool Outputs::IsNormalized(const std::vector<BagItem>& items, bool product, Outp
       if (!parameter && items.size() > 2) continue;
       const Value* gamma = near_.interpreter->Eval(operand);
       if (gamma == nullptr || gamma->numbers.atoms.empty() ||
-          !CloseToProduct(*value, base, gamma->numbers, kFormulaTolerance)) {
+          !CloseToProduct(*value, base, gamma->numbers, near_.statistics.tolerance)) {
         continue;
       }
       if (parameter) {

@@ -20,8 +20,8 @@ constexpr int kConeNodes = 160;
 // From the input of a Mean or Sum out to x: casts, reshapes, transposes, weights of ones, squares.
 constexpr int kStepsToX = 7;
 constexpr int kMaxRestarts = 40;
-// Float32 constants in the graph (1 / N, say) are off by up to 6e-8.
-constexpr double kTolerance = 3e-7;
+// A root is tested before errors have added up.
+constexpr double kShareOfTolerance = 0.3;
 
 struct Cone {
   std::vector<int> nodes;  // by ascending order
@@ -116,9 +116,9 @@ int RankNearby(const GraphView& view, const Shapes& shapes, TensorId x,
 }
 
 // The constant of the graph that an estimate stands for: the graph's own digits are better.
-double Snap(double estimate, double scale, const std::vector<double>& constants) {
+double Snap(double estimate, double scale, double tolerance, const std::vector<double>& constants) {
   for (double constant : constants) {
-    if (std::fabs(constant - estimate) <= 1e-6 * std::fabs(constant) + 1e-12 * scale) {
+    if (std::fabs(constant - estimate) <= tolerance * std::fabs(constant) + 1e-12 * scale) {
       return constant;
     }
   }
@@ -135,7 +135,7 @@ struct Test {
 // inverse), with the same slope and epsilon everywhere, or the test fails. The slope is 1 in most
 // graphs, and the number of elements where the graph takes a sum instead of a mean. 0: find it.
 Test Epsilon(const Numbers& x, const Numbers& root, bool inverse, const Dim& reduced, Moment moment,
-             double slope, const std::vector<double>& constants) {
+             double slope, double tolerance, const std::vector<double>& constants) {
   Test test;
   const Numbers mean = MeanOver(x, reduced);
   const Numbers squares = moment == Moment::kMeanSquare
@@ -150,7 +150,7 @@ Test Epsilon(const Numbers& x, const Numbers& root, bool inverse, const Dim& red
     const size_t high = std::max_element(d.begin(), d.end()) - d.begin();
     if (square.data.size() == d.size() && d[high] > d[low]) {
       slope = (square.data[high] - square.data[low]) / (d[high] - d[low]);
-      if (std::fabs(slope - 1) < 10 * kTolerance) slope = 1;
+      if (std::fabs(slope - 1) < 3 * tolerance) slope = 1;
     }
   }
   if (!(slope > 0) || !std::isfinite(slope)) return test;
@@ -160,8 +160,9 @@ Test Epsilon(const Numbers& x, const Numbers& root, bool inverse, const Dim& red
   const double scale = MaxAbs(denominator);
   const auto [low, high] = std::minmax_element(rest.data.begin(), rest.data.end());
   const double size = std::max(scale, std::fabs(*low));
-  test.passed = std::isfinite(*low) && std::isfinite(*high) && *high - *low <= kTolerance * size;
-  if (test.passed) test.epsilon = Snap(0.5 * (*low + *high), scale, constants);
+  test.passed = std::isfinite(*low) && std::isfinite(*high) &&
+                *high - *low <= kShareOfTolerance * tolerance * size;
+  if (test.passed) test.epsilon = Snap(0.5 * (*low + *high), scale, tolerance, constants);
   return test;
 }
 
@@ -197,7 +198,7 @@ bool VanishesWithX(Scene scene, TensorId anchor, bool inverse, Axes* axes) {
 // one in which the moment is about as large as epsilon, so that max(moment, epsilon) shows. (The
 // outputs are compared in all draws.)
 Outcome TestCandidate(Scene* scene, TensorId anchor, bool inverse, Axes* axes, Moment moment,
-                      double* slope, double* epsilon) {
+                      double tolerance, double* slope, double* epsilon) {
   constexpr int kNearZero = 2;
   *slope = 0;
   double count_of_first_draw = 0;
@@ -214,10 +215,10 @@ Outcome TestCandidate(Scene* scene, TensorId anchor, bool inverse, Axes* axes, M
       if (!reduced) return Outcome::kFailed;
       const double count = interpreter.RealSize(axes->size(*reduced));
       if (draw == 0) count_of_first_draw = count;
-      const bool is_count = std::fabs(*slope - count_of_first_draw) <= 10 * kTolerance * *slope;
+      const bool is_count = std::fabs(*slope - count_of_first_draw) <= 3 * tolerance * *slope;
       const double ratio = is_count ? count / count_of_first_draw : 1.0;
       test = Epsilon(x->numbers, root->numbers, inverse, *reduced, moment, *slope * ratio,
-                     interpreter.constants());
+                     tolerance, interpreter.constants());
       scale = MaxAbs(Map(x->numbers, [](double a) { return a * a; }));
     }
     if (!test || !test->passed) return Outcome::kFailed;
@@ -226,7 +227,7 @@ Outcome TestCandidate(Scene* scene, TensorId anchor, bool inverse, Axes* axes, M
     } else if (draw == kNearZero) {
       *epsilon = test->epsilon;
       if (*epsilon > 0) scene->scale_of_last_draw = std::sqrt(*epsilon);
-    } else if (std::fabs(test->epsilon - *epsilon) > 10 * kTolerance * (scale + *epsilon)) {
+    } else if (std::fabs(test->epsilon - *epsilon) > 3 * tolerance * (scale + *epsilon)) {
       return Outcome::kEpsilonVaries;
     }
   }
@@ -327,9 +328,13 @@ std::vector<Statistics> FindStatistics(const GraphView& view, const Shapes& shap
       scene.rank_if_unknown = RankNearby(view, shapes, *it, Dependents(view, *it, 40));
       Axes axes;
       Statistics statistics{output, *it, moment, 0.0, scene.rank_if_unknown, 1.0};
+      if (shapes.Get(*it).dtype == tensorflow::DT_DOUBLE) {
+        statistics.tolerance = kFormulaToleranceOfFloat64;
+      }
       for (bool inverse : {true, false}) {
-        const Outcome outcome = TestCandidate(&scene, output, inverse, &axes, moment,
-                                              &statistics.slope, &statistics.epsilon);
+        const Outcome outcome =
+            TestCandidate(&scene, output, inverse, &axes, moment, statistics.tolerance,
+                          &statistics.slope, &statistics.epsilon);
         if (outcome == Outcome::kEpsilonVaries) epsilon_varies = true;
         if (outcome != Outcome::kPassed) continue;
         found.push_back(statistics);

@@ -11,6 +11,11 @@
 
 namespace nv_norms {
 
+// Float32 constants in the graph are off by up to 6e-8, and errors add up.
+constexpr double kFormulaTolerance = 1e-6;
+// The draws are in float64, and so are the constants of a graph in float64.
+constexpr double kFormulaToleranceOfFloat64 = 1e-10;
+
 // A tensor of which an anchor takes the inverse root of the variance or of the mean square.
 struct Statistics {
   TensorId anchor;  // r, or sqrt(..), or the output of an op that holds a normalization
@@ -19,6 +24,8 @@ struct Statistics {
   double epsilon;
   int rank_if_unknown = -1;
   double slope = 1;  // 1 / r^2 = slope * (moment + epsilon)
+  // How close the graph must come to the formula.
+  double tolerance = kFormulaTolerance;
 };
 
 // Nodes at which to look: Rsqrt, Sqrt, Pow(+-0.5), _UnaryOpsComposition with a Mean or Sum behind

@@ -164,3 +164,34 @@ def test_reciprocal_count_in_half_precision(rng, dtype, steps: int, fused: int) 
     assert len(report.fused) == fused
     got = run(after, {"x": x}).astype(np.float64)
     np.testing.assert_allclose(got, expected, atol=0.01 if dtype == tf.float16 else 0.1)
+
+
+@pytest.mark.parametrize("share", ["mean", "variance"])
+@pytest.mark.parametrize("more", [0, 1, -1])
+def test_count_beside_the_count_in_float64(share: str, more: int) -> None:
+    """Of so many elements, one is less than what a constant in float32 may be off by."""
+    size = 8_000_000
+
+    def make() -> None:
+        x = placeholder("x", (None, size), tf.float64)
+        over = lambda a, more: (  # noqa: E731
+            tf.reduce_sum(a, -1, keepdims=True) / tf.constant(size + more, tf.float64)
+        )
+        mean = over(x, more if share == "mean" else 0)
+        squares = tf.math.squared_difference(x, mean)
+        variance = over(squares, more if share == "variance" else 0)
+        tf.multiply(x - mean, tf.math.rsqrt(variance + tf.constant(1e-3, tf.float64)), name="y")
+
+    _, report = rewrite(trace(make), fetches=["y"])
+    assert len(report.fused) == (more == 0)
+
+
+def test_epsilon_beside_a_constant_of_the_graph_in_float64() -> None:
+    def make() -> None:
+        x = placeholder("x", (None, 8), tf.float64)
+        epsilon = tf.constant(1e-3, tf.float64) * tf.constant(1 + 1e-7, tf.float64)
+        tf.identity(layer_norm(x, -1, epsilon), name="y")
+
+    _, report = rewrite(trace(make), fetches=["y"])
+    (record,) = report.fused
+    assert record.epsilon == pytest.approx(1e-3 * (1 + 1e-7), rel=1e-12)
