@@ -32,28 +32,56 @@ bool SumsAsBroadcast(const GraphView& view, int node) {
   return view.op(node) == "Sum" && view.op(view.inputs(node)[1].node) == "BroadcastGradientArgs";
 }
 
+// Whether that Sum is surely over nothing if what it gives has x's shape: what is broadcast with it
+// is no larger than a parameter, or is an inner tensor that nothing but parameters made larger.
+bool SumsNothingOfX(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
+                    int node) {
+  const TensorId axes = view.inputs(node)[1];
+  const TensorId other = view.inputs(axes.node)[1 - axes.port];
+  const TensorInfo& shape = shapes.Get(other);
+  if (shape.rank_known && shape.dims.size() == 1 && shape.dims[0] >= 0 &&
+      shape.dims[0] <= static_cast<int64_t>(forward.problem.axes.size())) {
+    return true;
+  }
+  if (!forward.parts.empty() || view.op(other.node) != "Shape") return false;
+  const TensorId of = view.inputs(other.node)[0];
+  return of == forward.x ||
+         std::find(forward.core.begin(), forward.core.end(), of.node) != forward.core.end();
+}
+
+enum class Sums { kStop, kOverNothing, kAny };
+
 // Behind views that change neither values nor (but for their shape) anything else: where dy
-// really comes from. `and_sums`: behind sums that may be none, too.
-TensorId BehindViews(const GraphView& view, const Shapes& shapes, TensorId tensor,
-                     bool and_sums = false) {
+// really comes from. `sums` tells which sums of broadcasts to go behind, too.
+TensorId BehindViews(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
+                     TensorId tensor, Sums sums = Sums::kStop) {
+  const auto pass = [&](int node) {
+    return sums != Sums::kStop && SumsAsBroadcast(view, node) &&
+           (sums == Sums::kAny || SumsNothingOfX(view, shapes, forward, node));
+  };
   while (true) {
     const int node = tensor.node;
     const std::string& op = view.op(node);
     if (op != "Identity" && op != "Reshape" && op != "Transpose" && op != "Neg" &&
-        !IsWideningCast(view, node) && !SumsNothing(view, shapes, node) &&
-        !(and_sums && SumsAsBroadcast(view, node))) {
+        !IsWideningCast(view, node) && !SumsNothing(view, shapes, node) && !pass(node)) {
       return tensor;
     }
     tensor = view.inputs(node)[0];
   }
 }
 
-bool SameShape(const TensorInfo& a, const TensorInfo& b) {
-  if (!IsFloat(a.dtype)) return false;
-  if (!a.rank_known || !b.rank_known) return true;
-  if (a.dims.size() != b.dims.size()) return false;
-  for (size_t i = 0; i < a.dims.size(); ++i) {
-    if (a.dims[i] >= 0 && b.dims[i] >= 0 && a.dims[i] != b.dims[i]) return false;
+// Whether dy has x's shape, if unknown sizes are equal. A 1 beside an unknown size is of something
+// that is yet to be broadcast. `surely`: another size may be of something that x is broadcast to.
+bool SameShape(const TensorInfo& dy, const TensorInfo& x, bool surely) {
+  if (!IsFloat(dy.dtype)) return false;
+  if (!dy.rank_known || !x.rank_known) {
+    return !surely && (!dy.rank_known || std::count(dy.dims.begin(), dy.dims.end(), 1) == 0);
+  }
+  if (dy.dims.size() != x.dims.size()) return false;
+  for (size_t i = 0; i < dy.dims.size(); ++i) {
+    const int64_t of_dy = dy.dims[i], of_x = x.dims[i];
+    if (of_dy == of_x || (of_dy < 0 && of_x < 0)) continue;
+    if (of_dy == 1 || of_x == 1 || (of_dy >= 0 && (of_x >= 0 || surely))) return false;
   }
   return true;
 }
@@ -73,13 +101,13 @@ std::vector<DyCandidate> DyCandidates(const GraphView& view, const Shapes& shape
     }
   }
   std::vector<DyCandidate> found;
-  const auto add = [&](TensorId tensor) {
+  const auto add = [&](TensorId tensor, bool surely = false) {
     if (static_cast<int>(found.size()) == kMaxCandidates) return;
     for (const DyCandidate& candidate : found) {
       if (candidate.dy == tensor) return;
     }
     for (const TensorId& like : likes) {
-      if (!SameShape(shapes.Get(tensor), shapes.Get(like))) continue;
+      if (!SameShape(shapes.Get(tensor), shapes.Get(like), surely)) continue;
       found.push_back({tensor, like});
       return;
     }
@@ -87,21 +115,23 @@ std::vector<DyCandidate> DyCandidates(const GraphView& view, const Shapes& shape
   const auto consider = [&](TensorId other) {
     if (other == forward.x || inner.count(other.node) > 0) return;
     // dy behind its views; or behind the product with gamma, which comes first in RMS norms.
-    TensorId behind = BehindViews(view, shapes, other);
+    TensorId behind = BehindViews(view, shapes, forward, other);
     if (view.op(behind.node) == "Mul") {
       for (const TensorId& factor : view.inputs(behind.node)) {
         for (const TensorId& sibling : view.inputs(behind.node)) {
           const bool with_gamma =
-              sibling != factor &&
-              BehindViews(view, shapes, sibling) ==
-                  BehindViews(view, shapes, forward.gamma.valid() ? forward.gamma : sibling);
-          if (with_gamma && forward.gamma.valid()) add(BehindViews(view, shapes, factor));
+              sibling != factor && BehindViews(view, shapes, forward, sibling) ==
+                                       BehindViews(view, shapes, forward,
+                                                   forward.gamma.valid() ? forward.gamma : sibling);
+          if (with_gamma && forward.gamma.valid()) add(BehindViews(view, shapes, forward, factor));
           if (with_gamma && forward.gamma.valid()) add(factor);
         }
       }
     }
-    const TensorId source = BehindViews(view, shapes, other, /*and_sums=*/true);
-    add(source);
+    const TensorId source = BehindViews(view, shapes, forward, other, Sums::kAny);
+    const TensorId nearer = BehindViews(view, shapes, forward, other, Sums::kOverNothing);
+    add(source, /*surely=*/source != nearer);
+    add(nearer);
     add(behind);
     // Between its views: the innermost that has x's shape, which no cast has widened yet.
     std::vector<TensorId> views;
