@@ -46,9 +46,9 @@ class AtRank {
     if (output_.gamma.valid()) affine = interpreter->Eval(output_.gamma);
     if (affine == nullptr && (output_.gamma.valid() || output_.beta.valid())) return std::nullopt;
     const Numbers& base = output_.subtract_mean ? x->xhat : x->plain;
-    if (!Close(*value, base, kFormulaTolerance) &&
+    if (!Close(*value, base, near_.statistics.tolerance) &&
         (!output_.gamma.valid() ||
-         !CloseToProduct(*value, base, affine->numbers, kFormulaTolerance))) {
+         !CloseToProduct(*value, base, affine->numbers, near_.statistics.tolerance))) {
       return std::nullopt;
     }
     const Dim parameter = affine != nullptr ? affine->Flat() : Dim();
