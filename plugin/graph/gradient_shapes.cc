@@ -70,7 +70,7 @@ class Learner {
       const TensorInfo info = shapes_->Get(tensor);
       if (!IsFloat(info.dtype)) continue;
       if (!info.rank_known && !IsArgument(view_.op(tensor.node))) {
-        shapes_->SetOutput(tensor, {info.dtype, true, shape, /*from_gradient=*/true});
+        shapes_->SetOutput(tensor, {info.dtype, true, shape});
       }
       LookBehind(tensor.node, info.rank_known ? info.dims : shape);
     }

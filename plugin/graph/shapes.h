@@ -17,7 +17,6 @@ struct TensorInfo {
   tensorflow::DataType dtype = tensorflow::DT_INVALID;
   bool rank_known = false;
   std::vector<int64_t> dims;
-  bool from_gradient = false;  // inference knew no rank, the gradient's shapes told it
 };
 
 // Shapes and types by TensorFlow's static inference, asked for node by node and kept.

@@ -137,20 +137,25 @@ bool OutputCheck::IsTransposedCopy(TensorId y) const {
   return false;
 }
 
-// A parameter of unknown size may have one element when the graph runs, and so may x along the
-// parameter's axes: either would broadcast in the graph. (Where inference lost x altogether, its
-// sizes are unknown because it does not follow an op.)
+// A parameter of unknown size may have one element when the graph runs, and so may an argument
+// along normalized axes that its owner left open: either would broadcast in the graph. (Inside a
+// graph, a size is mostly unknown because inference does not follow an op.)
 bool OutputCheck::ParametersSurelyFit(const Output& output, const Problem& problem) const {
   const TensorInfo& x = near_.shapes.Get(near_.statistics.x);
-  const bool inferred = x.rank_known && !x.from_gradient;
+  const std::string& op = near_.view.op(near_.statistics.x.node);
+  const bool argument = op == "_Arg" || op == "Placeholder" || op == "PlaceholderWithDefault";
+  const auto is_known = [](int64_t size) { return size >= 0; };
   for (TensorId tensor : {output.gamma, output.beta}) {
     if (!tensor.valid()) continue;
     const TensorInfo& info = near_.shapes.Get(tensor);
-    if (!info.rank_known ||
-        std::any_of(info.dims.begin(), info.dims.end(), [](int64_t size) { return size < 0; })) {
+    if (!info.rank_known || !std::all_of(info.dims.begin(), info.dims.end(), is_known)) {
       return false;
     }
-    if (inferred && !KnowsSizesOfParameters(problem, x.dims)) return false;
+    const bool over_axes = problem.kind == Kind::kLayerNorm || problem.kind == Kind::kRmsNorm;
+    if (!x.rank_known || !over_axes || !argument) continue;
+    for (int axis : problem.axes) {
+      if (!is_known(x.dims[x.dims.size() + axis])) return false;
+    }
   }
   return true;
 }

@@ -158,15 +158,4 @@ std::optional<Problem> FindProblem(const Axes& axes, const Dims& x, const Dim& r
   return over_axes;
 }
 
-bool KnowsSizesOfParameters(const Problem& problem, const std::vector<int64_t>& x) {
-  const auto is_known = [](int64_t size) { return size >= 0; };
-  if (problem.kind == Kind::kLayerNorm || problem.kind == Kind::kRmsNorm) {
-    return std::all_of(problem.axes.begin(), problem.axes.end(),
-                       [&](int axis) { return is_known(x[x.size() + axis]); });
-  }
-  const int channels = problem.merged_shape.empty() ? 1 : 2;
-  const auto first = problem.data_format == "NC..." ? x.begin() + 1 : x.end() - channels;
-  return std::all_of(first, first + channels, is_known);
-}
-
 }  // namespace nv_norms

@@ -33,9 +33,6 @@ struct Problem {
 std::optional<Problem> FindProblem(const Axes& axes, const Dims& x, const Dim& reduced,
                                    const Dim* parameter, Moment moment);
 
-// Whether the sizes of x (negative: unknown) are known along the axes of gamma and beta.
-bool KnowsSizesOfParameters(const Problem& problem, const std::vector<int64_t>& x);
-
 }  // namespace nv_norms
 
 #endif  // NV_NORMS_PLUGIN_RECOGNIZER_PROBLEM_H_
