@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+import traced_activations
 from traced import SHAPE, Layer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "ops"))  # formulas, support
@@ -92,3 +93,23 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(_trace_where, "device_type", lambda: "GPU")
     monkeypatch.setattr(_library, "gpus_are_usable", lambda: True)
+
+
+@pytest.fixture
+def enabled() -> Iterator[None]:
+    """The rewriter is on, and on again for the next test."""
+    import nv_norms_rewriter
+
+    nv_norms_rewriter.enable()
+    yield
+    nv_norms_rewriter.enable()
+
+
+@pytest.fixture
+def norm(rng: np.random.Generator) -> traced_activations.Norm:
+    return traced_activations.Norm(rng)
+
+
+@pytest.fixture
+def da(rng: np.random.Generator) -> tf.Tensor:
+    return tf.constant(rng.normal(size=traced_activations.SHAPE), tf.float32)

@@ -5,31 +5,22 @@ No GPU is needed: what is traced for one runs on a CPU, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from traced import EPSILON, found
+from traced import found
+from traced_activations import SHAPE, WAYS, Norm, close, running
 
-import nv_norms
 import nv_norms_rewriter
-import oracle
 from nv_norms_rewriter import _trace_where, _xla_rule
 
-pytestmark = pytest.mark.usefixtures("every_norm")
+pytestmark = pytest.mark.usefixtures("every_norm", "enabled")
 
-SHAPE = (3, 4, 5, 8)
 SLOPES = [0.0, 0.25]
-
-
-@pytest.fixture(autouse=True)
-def _enabled() -> Iterator[None]:
-    nv_norms_rewriter.enable()
-    yield
-    nv_norms_rewriter.enable()
 
 
 @pytest.fixture
@@ -38,49 +29,9 @@ def cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_trace_where, "device_type", lambda: "CPU")
 
 
-class Norm(tf.Module):
-    """An instance norm over the middle axes, with variables."""
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        signs = rng.choice([-1.0, 1.0], SHAPE[-1])
-        self.gamma = tf.Variable(rng.uniform(0.5, 2.0, SHAPE[-1]) * signs, dtype=tf.float32)
-        self.beta = tf.Variable(rng.normal(size=SHAPE[-1]) / 2, dtype=tf.float32)
-
-    def in_ops(self, x: tf.Tensor) -> tf.Tensor:
-        mean, variance = tf.nn.moments(x, [1, 2], keepdims=True)
-        return (x - mean) * tf.math.rsqrt(variance + EPSILON) * self.gamma + self.beta
-
-    def by_name(self, x: tf.Tensor) -> tf.Tensor:
-        return nv_norms.fused_instance_norm(x, self.gamma, self.beta, epsilon=EPSILON).y
-
-    def exact(self, x: Any, slope: float) -> np.ndarray:
-        y = oracle.instance_norm(x, self.gamma.numpy(), self.beta.numpy(), -1, EPSILON).y
-        return np.where(y > 0, y, slope * y)
-
-    def exact_step(self, x: Any, da: Any, slope: float) -> list[np.ndarray]:
-        """a, dx, dgamma, dbeta in float64."""
-        y = self.exact(x, 1.0)
-        dy = np.where(y > 0, da, slope * np.asarray(da))
-        gradients = oracle.backward(dy, x, self.gamma.numpy(), (1, 2), (3,), EPSILON)
-        return [self.exact(x, slope), *gradients]
-
-
-WAYS = [Norm.in_ops, Norm.by_name]
-
-
-@pytest.fixture
-def norm(rng: np.random.Generator) -> Norm:
-    return Norm(rng)
-
-
 @pytest.fixture
 def x(rng: np.random.Generator) -> tf.Tensor:
     return tf.constant(rng.normal(1.0, 2.0, SHAPE), tf.float32)
-
-
-@pytest.fixture
-def da(rng: np.random.Generator) -> tf.Tensor:
-    return tf.constant(rng.normal(size=SHAPE), tf.float32)
 
 
 def activation(y: tf.Tensor, slope: float) -> tf.Tensor:
@@ -98,18 +49,6 @@ def step(norm: Norm, da: tf.Tensor, way: Callable, slope: float, **options: Any)
     return function
 
 
-def running(graph: Any) -> list[tf.Operation]:
-    """What the outputs need."""
-    ops = {tensor.op for tensor in graph.outputs} | set(graph.control_outputs)
-    waiting = list(ops)
-    while waiting:
-        op = waiting.pop()
-        new = {tensor.op for tensor in op.inputs} | set(op.control_inputs)
-        waiting += new - ops
-        ops |= new
-    return list(ops)
-
-
 def activations(graph: Any) -> int:
     return sum("Relu" in op.type for op in running(graph))
 
@@ -117,11 +56,6 @@ def activations(graph: Any) -> int:
 def slopes(graph: Any) -> list[float]:
     names = ("FusedInstanceNorm", "FusedInstanceNormGrad")
     return [op.get_attr("negative_slope") for op in running(graph) if op.type in names]
-
-
-def close(actual: list[tf.Tensor], exact: list[np.ndarray], tolerance: float = 2e-5) -> None:
-    for a, e in zip(actual, exact, strict=True):
-        np.testing.assert_allclose(a, e, tolerance, tolerance * np.abs(e).max())
 
 
 @pytest.mark.usefixtures("gpu")

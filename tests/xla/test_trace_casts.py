@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,7 @@ import nv_norms_rewriter
 
 HALF = tf.float16
 
-pytestmark = pytest.mark.usefixtures("every_norm")
-
-
-@pytest.fixture(autouse=True)
-def _enabled() -> Iterator[None]:
-    nv_norms_rewriter.enable()
-    yield
-    nv_norms_rewriter.enable()
+pytestmark = pytest.mark.usefixtures("every_norm", "enabled")
 
 
 def by_name(layer: Layer, x: tf.Tensor) -> tf.Tensor:

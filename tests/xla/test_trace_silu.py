@@ -6,33 +6,21 @@ needed: what is traced for one runs on a CPU, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_trace_activations import SHAPE, Norm, close, running
 from traced import found
+from traced_activations import SHAPE, WAYS, Norm, close, running
 
 import nv_norms_rewriter
 import oracle
 from nv_norms_rewriter import _xla_rule
 
-pytestmark = pytest.mark.usefixtures("every_norm", "gpu")
-
-
-@pytest.fixture(autouse=True)
-def _enabled() -> Iterator[None]:
-    nv_norms_rewriter.enable()
-    yield
-    nv_norms_rewriter.enable()
-
-
-@pytest.fixture
-def norm(rng: np.random.Generator) -> Norm:
-    return Norm(rng)
+pytestmark = pytest.mark.usefixtures("every_norm", "enabled", "gpu")
 
 
 @pytest.fixture
@@ -40,16 +28,8 @@ def x(rng: np.random.Generator) -> tf.Tensor:
     return tf.constant(rng.normal(1.0, 2.0, SHAPE), tf.float32)
 
 
-@pytest.fixture
-def da(rng: np.random.Generator) -> tf.Tensor:
-    return tf.constant(rng.normal(size=SHAPE), tf.float32)
-
-
 def by_hand(y: tf.Tensor) -> tf.Tensor:
     return y * tf.sigmoid(y)
-
-
-WAYS = [Norm.in_ops, Norm.by_name]
 
 
 def exact(norm: Norm, x: Any) -> np.ndarray:
