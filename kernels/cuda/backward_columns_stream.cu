@@ -185,22 +185,29 @@ struct Stream : StreamGates {
     if constexpr (ACT) LoadColumns(work.betas + column, line.beta);
   }
 
-  // Of kPart numbers of a vector: x - mean, and dy before the activation. With one, more than two
-  // of 16 bits at once are more than fit into registers.
-  static constexpr int kPart = 2;
-  __device__ __forceinline__ void Split(const uint32_t (&x)[4], const uint32_t (&dy)[4], int at,
-                                        const Line& line, float (&e)[kPart],
-                                        float (&w)[kPart]) const {
+  // take(v, e, w) for each number of a vector, with e its x - mean and w its dy before the
+  // activation. With one, more than two of 16 bits at once are more than fit into registers.
+  template <typename Take>
+  __device__ __forceinline__ void ForEach(const uint32_t (&x)[4], const uint32_t (&dy)[4],
+                                          const Line& line, const Take& take) const {
+    constexpr int kPart = 2;
 #pragma unroll
-    for (int v = 0; v < kPart; ++v) {
-      e[v] = To<float>::Of(Word<X>::Get(x, at + v)) - line.mean[at + v];
-      w[v] = To<float>::Of(Word<D>::Get(dy, at + v));
-    }
-    if constexpr (ACT) {
-      float t[kPart];
+    for (int at = 0; at < kVec; at += kPart) {
+      float e[kPart];
+      float w[kPart];
 #pragma unroll
-      for (int v = 0; v < kPart; ++v) t[v] = fmaf(e[v], line.scale[at + v], line.beta[at + v]);
-      Activator<float>(problem.activation).Derive(t, w);
+      for (int v = 0; v < kPart; ++v) {
+        e[v] = To<float>::Of(Word<X>::Get(x, at + v)) - line.mean[at + v];
+        w[v] = To<float>::Of(Word<D>::Get(dy, at + v));
+      }
+      if constexpr (ACT) {
+        float t[kPart];
+#pragma unroll
+        for (int v = 0; v < kPart; ++v) t[v] = fmaf(e[v], line.scale[at + v], line.beta[at + v]);
+        Activator<float>(problem.activation).Derive(t, w);
+      }
+#pragma unroll
+      for (int v = 0; v < kPart; ++v) take(at + v, e[v], w[v]);
     }
   }
 
@@ -239,18 +246,11 @@ struct Stream : StreamGates {
 #pragma unroll
           for (int j = 0; j < kItems; ++j) {
             if (place.row + j * place.step >= left) break;
-#pragma unroll
-            for (int at = 0; at < kVec; at += kPart) {
-              float e[kPart];
-              float w[kPart];
-              Split(x[j], dy[j], at, in, e, w);
-#pragma unroll
-              for (int v = 0; v < kPart; ++v) {
-                sums[0][at + v] += e[v];
-                sums[1][at + v] += w[v];
-                sums[2][at + v] += w[v] * e[v];
-              }
-            }
+            ForEach(x[j], dy[j], in, [&](int v, float e, float w) {
+              sums[0][v] += e;
+              sums[1][v] += w;
+              sums[2][v] += w * e;
+            });
           }
         }
         if (step.edge) Post(posted++, sums);
@@ -277,16 +277,9 @@ struct Stream : StreamGates {
           for (int j = 0; j < kItems; ++j) {
             if (place.row + j * place.step >= left) break;
             float dx[kVec];
-#pragma unroll
-            for (int at = 0; at < kVec; at += kPart) {
-              float e[kPart];
-              float w[kPart];
-              Split(x[j], dy[j], at, out, e, w);
-#pragma unroll
-              for (int v = 0; v < kPart; ++v) {
-                dx[at + v] = w[v] * out.scale[at + v] - (e[v] * slope[at + v] - shift[at + v]);
-              }
-            }
+            ForEach(x[j], dy[j], out, [&](int v, float e, float w) {
+              dx[v] = w * out.scale[v] - (e * slope[v] - shift[v]);
+            });
             StoreStrip<X>(problem.dx, buffers.dx, to, dx, false);
             to += hop;
           }
