@@ -25,6 +25,7 @@ NORMS: dict[str, tuple[Callable[[], Any] | None, bool, bool]] = {
     "batch norm": (keras.layers.BatchNormalization, False, False),
     "layer norm": (keras.layers.LayerNormalization, False, False),
     "layer norm, XLA": (keras.layers.LayerNormalization, True, False),
+    "fused in XLA": (keras.layers.LayerNormalization, True, True),
     "fused": (keras.layers.LayerNormalization, False, True),
     "fused, bias only": (lambda: keras.layers.LayerNormalization(scale=False), False, True),
     "fused, normalized only": (

@@ -7,9 +7,9 @@ stable one, mean((x - mean)^2), which reads it twice. A fused op reads it once f
 computes the stable one: the second table shows what each makes of inputs that are easy and hard.
 
 Columns of the first table: "current" is the Keras of today, "fast" and "stable" its layers with
-that variance, "fused" the current ones with the rewriter on, "XLA" the current ones compiled.
-Each is timed in fit, where a GPU spends most of a step on fetching the images from the host, and
-as a training step on images that are there.
+that variance, "fused" the current ones with the rewriter on, "XLA" the current ones compiled, and
+"fused in XLA" both, as Keras itself has it on a GPU. Each is timed in fit, where a GPU spends most
+of a step on fetching the images from the host, and as a training step on images that are there.
 
 Usage: python benchmarks/benchmark_keras_layers.py [--csv FILE] [--batch 128] [--size 224]
 """
@@ -88,6 +88,7 @@ WAYS = {
     "stable": (stable_moments, False, False),
     "fused": (None, False, True),
     "XLA": (None, True, False),
+    "fused in XLA": (None, True, True),
 }
 
 

@@ -38,7 +38,9 @@ VOLUMES = [(2, 128, 128, 128, 32), (4, 64, 64, 64, 64), (8, 64, 64, 64, 128), (8
 UNET = [(2, 96, 96, 96, 32), (2, 48, 48, 48, 64), (2, 24, 24, 24, 128), (2, 12, 12, 12, 256)]
 # BERT-base 32 x 512; ConvNeXtTiny's first and last stage at 64 images; a wide decoder.
 MODELS = [(16384, 768), (200704, 96), (3136, 768), (8192, 4096)]
-WHAT = ("seeds", "groups", "neighbours", "kinds", "activations", "volumes")
+WHAT = ("seeds", "groups", "neighbours", "kinds", "activations", "volumes", "colours")
+# Images of three colours, as benchmark_keras_layers.py has them.
+COLOURS = (128, 224, 224, 3)
 # ResNet-like and diffusion models with 32 groups.
 IMAGES = [(32, 56, 56, 256), (8, 64, 64, 320), (4, 128, 128, 128)]
 IMAGES += [(16, 64, 64, 128), (16, 32, 32, 256), (16, 16, 16, 512), (16, 8, 8, 512)]
@@ -101,6 +103,11 @@ def cases(what: str, small: bool) -> list[Case]:
                 ]
                 found += [Case("instance first", first(UNET[0]), "float32", backward, near)]
                 found += [Case("group 32 first", first(UNET[2]), "bfloat16", backward, near)]
+        if what == "colours":  # rows, or runs of channels, that are no whole vectors
+            for near in ("", "residual", "activation", "both"):
+                for dtype in types:
+                    found.append(Case("layer", (math.prod(COLOURS[:-1]), 3), dtype, backward, near))
+                    found.append(Case("instance", COLOURS, dtype, backward, near))
     if small:
         found = [dataclasses.replace(c, shape=tiny(c)) for c in found]
     return [dataclasses.replace(c, links=links(c)) for c in found]
