@@ -22,11 +22,10 @@ from activations_graphs import (
     oracle,
     placeholder,
     rewritten,
-    run,
     v1,
 )
+from keras_step import KerasStep
 
-import nv_norms_rewriter
 from fused_graphs import norm, norm_grad, trace
 
 OPS = {"Sigmoid", "Mul", "Sub", "AddV2", "Neg"}
@@ -475,50 +474,9 @@ def without_identities(graph: v1.GraphDef) -> v1.GraphDef:
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
 @pytest.mark.parametrize("groups", [-1, 2])
 def test_keras_model_and_its_gradients(groups: int, policy: str, rng) -> None:
-    def traced(policy: str) -> tuple:
-        keras.utils.set_random_seed(3)
-        wide = "float64" if policy == "float64" else "float32"
-        x = inputs = keras.Input((6, 6, 4), dtype=wide)
-        for _ in range(2):
-            x = keras.layers.Conv2D(8, 3, padding="same", use_bias=False, dtype=policy)(x)
-            x = keras.layers.GroupNormalization(groups, dtype=policy)(x)
-            x = keras.layers.Activation("silu", dtype=policy)(x)
-        model = keras.Model(inputs, keras.layers.Conv2D(1, 3, dtype=wide)(x))
-
-        def step(x, *weights):
-            with tf.GradientTape() as tape:
-                tape.watch(weights)
-                y, _ = model.stateless_call(weights, [], x)
-                loss = tf.reduce_mean(tf.square(y))
-            return [y, *tape.gradient(loss, weights)]
-
-        shapes = [tuple(w.shape) for w in model.variables]
-        specs = [tf.TensorSpec(s, wide) for s in ((2, 6, 6, 4), *shapes)]
-        with nv_norms_rewriter.disabled():
-            return tf.function(step, autograph=False).get_concrete_function(*specs), shapes
-
-    function, shapes = traced(policy)
-    graph = without_identities(function.graph.as_graph_def())
-    fetches = [t.op.name for t in function.outputs]
-    after = rewritten(graph, fetches)
+    step = KerasStep(groups, lambda policy: keras.layers.Activation("silu", dtype=policy), policy)
+    graph = without_identities(step.graph)
+    after = rewritten(graph, step.fetches)
     assert silus(after) == [True] * 4 and not any(n.op == "Sigmoid" for n in after.node)
-    wide = traced("float64")[0]
-    errors = []
-    for _ in range(3):
-        given = [rng.normal(size=(2, 6, 6, 4)), *(rng.normal(size=s) / 3 for s in shapes)]
-        given = [value.astype(np.float32) for value in given]
-        exact = [t.numpy() for t in wide(*(tf.constant(v, tf.float64) for v in given))]
-        feeds = dict(zip([t.op.name for t in function.inputs], given, strict=True))
-        was, now = (run(each, feeds, fetches) for each in (graph, after))
-        assert [v.dtype for v in was] == [v.dtype for v in now]
-        errors.append(
-            [
-                max(
-                    np.linalg.norm(v - e) / np.linalg.norm(e)
-                    for v, e in zip(vs, exact, strict=True)
-                )
-                for vs in (was, now)
-            ]
-        )
-    was, now = np.median(errors, 0)
-    assert now < 1.2 * was + 1e-5, errors
+    was, now = step.errors(graph, after, rng)
+    assert now < 1.2 * was + 1e-5
