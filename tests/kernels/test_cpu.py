@@ -11,6 +11,7 @@ import math
 import os
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -84,6 +85,66 @@ def guarded(shape: tuple[int, ...], dtype: np.dtype, shift: int = 0) -> np.ndarr
     return out.reshape(shape)
 
 
+class Inputs(NamedTuple):
+    x: np.ndarray
+    dy: np.ndarray
+    gamma: np.ndarray | None
+    beta: np.ndarray | None
+
+
+def draw(
+    case: tuple,
+    rng: np.random.Generator,
+    types: tuple[np.dtype, np.dtype, np.dtype],
+    params: tuple[bool, bool] = (True, True),
+    shift: int = 0,
+    x: np.ndarray | None = None,
+) -> Inputs:
+    split, _, spanned = views(case)
+    x_type, y_type, param_type = types
+    param_shape = tuple(split[a] for a in spanned)
+
+    def normal(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        out = guarded(shape, dtype, shift)
+        out[...] = rng.normal(0.5, 2.0, shape).astype(dtype)
+        return out
+
+    x = normal(case[1], x_type) if x is None else x
+    dy = normal(case[1], y_type)
+    gamma, beta = (normal(param_shape, param_type) if given else None for given in params)
+    return Inputs(x, dy, gamma, beta)
+
+
+def run(
+    case: tuple,
+    inputs: Inputs,
+    param_type: np.dtype = F32,
+    formula: str = "center",
+    threads: int = 2,
+    shift: int = 0,
+    negative_slope: formulas.Slope = 1.0,
+) -> dict[str, np.ndarray]:
+    """Both passes: all outputs; no mean of RMS norms."""
+    settings, shape = case
+    split, reduced, spanned = views(case)
+    x, dy, gamma, beta = inputs
+    param_shape = tuple(split[a] for a in spanned)
+    stat_type = F64 if x.dtype == F64 else F32
+    stats = tuple(n for a, n in enumerate(split) if a not in reduced)
+    y, dx = guarded(shape, dy.dtype, shift), guarded(shape, x.dtype, shift)
+    mean = None if formula == "rms" else guarded(stats, stat_type)
+    rstd = guarded(stats, stat_type)
+    dgamma, dbeta = guarded(param_shape, param_type), guarded(param_shape, param_type)
+    options = {**settings, "formula": formula, "epsilon": EPSILON, "threads": threads}
+    options |= formulas.attributes_of(negative_slope)
+    cpu_library.forward(x, gamma, beta, y, mean, rstd, **options)()
+    if negative_slope != 1.0:
+        options["beta"] = beta
+    cpu_library.backward(dy, x, gamma, mean, rstd, dx, dgamma, dbeta, **options)()
+    outputs = {"y": y, "rstd": rstd, "dx": dx, "dgamma": dgamma, "dbeta": dbeta}
+    return outputs if mean is None else {**outputs, "mean": mean}
+
+
 def check(
     case: tuple,
     rng: np.random.Generator,
@@ -94,60 +155,59 @@ def check(
     shift: int = 0,
     x: np.ndarray | None = None,
     negative_slope: formulas.Slope = 1.0,
+) -> None:
+    """Runs both passes, and compares all outputs with the formulas."""
+    inputs = draw(case, rng, types, params, shift, x)
+    check_inputs(case, inputs, types[2], formula, threads, shift, negative_slope)
+
+
+def check_inputs(
+    case: tuple,
+    inputs: Inputs,
+    param_type: np.dtype,
+    formula: str = "center",
+    threads: int = 2,
+    shift: int = 0,
+    negative_slope: formulas.Slope = 1.0,
 ) -> dict[str, np.ndarray]:
-    """Runs both passes, compares all outputs with the formulas, and returns them."""
-    settings, shape = case
+    """The same of given inputs; returns the outputs. At an activation's kink dy is made 0."""
     split, reduced, spanned = views(case)
-    x_type, y_type, param_type = types
-    param_shape = tuple(split[a] for a in spanned)
-
-    def draw(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        out = guarded(shape, dtype, shift)
-        out[...] = rng.normal(0.5, 2.0, shape).astype(dtype)
-        return out
-
-    if x is None:
-        x = draw(shape, x_type)
-    dy = draw(shape, y_type)
-    gamma = draw(param_shape, param_type) if params[0] else None
-    beta = draw(param_shape, param_type) if params[1] else None
-    stat_type = F64 if x_type == F64 else F32
-    stats = tuple(n for a, n in enumerate(split) if a not in reduced)
-    y = guarded(shape, y_type, shift)
-    mean = None if formula == "rms" else guarded(stats, stat_type)
-    rstd = guarded(stats, stat_type)
-    options = {**settings, "formula": formula, "epsilon": EPSILON, "threads": threads}
-    options |= formulas.attributes_of(negative_slope)
-    cpu_library.forward(x, gamma, beta, y, mean, rstd, **options)()
-    view = x.reshape(split)
-    meant = (view, gamma, beta, reduced, spanned, EPSILON, formula)
-    expected = formulas.norm(*meant)
-    size = np.sqrt(np.mean(expected[0] ** 2)) if negative_slope != 1.0 else None
-    activated = formulas.activated(expected[0], negative_slope)
-    formulas.assert_close(y.reshape(split), activated, what="y", size=size)
-    if mean is not None:
-        formulas.assert_close(mean, expected[1], what="mean")
-    formulas.assert_close(rstd, expected[2], what="rstd")
-
-    dx = guarded(shape, x_type, shift)
-    dgamma, dbeta = guarded(param_shape, param_type), guarded(param_shape, param_type)
-    passed = dy.reshape(split)
+    x, gamma, beta = inputs.x.reshape(split), inputs.gamma, inputs.beta
+    dy = inputs.dy.reshape(split)
+    meant = (x, gamma, beta, reduced, spanned, EPSILON, formula)
+    y, mean, rstd = formulas.norm(*meant)
     if negative_slope != 1.0:
-        passed[formulas.near_zero(*meant)] = 0
-        options["beta"] = beta
-    cpu_library.backward(dy, x, gamma, mean, rstd, dx, dgamma, dbeta, **options)()
-    what = (passed, expected[0], negative_slope)
-    arguments = (view, gamma, reduced, spanned, EPSILON, formula)
+        dy[formulas.near_zero(*meant)] = 0
+    outputs = run(case, inputs, param_type, formula, threads, shift, negative_slope)
+
+    size = np.sqrt(np.mean(y**2)) if negative_slope != 1.0 else None
+    activated = formulas.activated(y, negative_slope)
+    formulas.assert_close(outputs["y"].reshape(split), activated, what="y", size=size)
+    if "mean" in outputs:
+        formulas.assert_close(outputs["mean"], mean, what="mean")
+    formulas.assert_close(outputs["rstd"], rstd, what="rstd")
+
+    what = (dy, y, negative_slope)
+    arguments = (x, gamma, reduced, spanned, EPSILON, formula)
     passed_size = formulas.passed_size(*what, formulas.t_sizes(*meant))
     sizes = formulas.gradient_sizes(passed_size, *arguments)
     wanted = formulas.norm_gradient(formulas.passed(*what), *arguments)
-    for name, got, right, size in zip(
-        ("dx", "dgamma", "dbeta"), (dx.reshape(split), dgamma, dbeta), wanted, sizes, strict=True
-    ):
-        if got.dtype == F64 and stat_type == F32:
+    for name, right, size in zip(("dx", "dgamma", "dbeta"), wanted, sizes, strict=True):
+        got = outputs[name]
+        if got.dtype == F64 and x.dtype != F64:
             got = got.astype(F32)  # no closer than mean and rstd, which are float32
-        formulas.assert_close(got, right, what=name, size=size)
-    return {"y": y, "rstd": rstd, "dx": dx, "dgamma": dgamma, "dbeta": dbeta}
+        formulas.assert_close(
+            got.reshape(split) if name == "dx" else got, right, what=name, size=size
+        )
+    return outputs
+
+
+def check_threads(case: tuple, inputs: Inputs, threads: int, slope: formulas.Slope = 1.0) -> None:
+    """With so many threads the outputs have the same bits as with one, which the formulas check."""
+    first = check_inputs(case, inputs, F32, threads=1, negative_slope=slope)
+    second = run(case, inputs, threads=threads, negative_slope=slope)
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name], err_msg=name)
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
@@ -207,22 +267,15 @@ def test_unaligned_tensors(case: tuple, dtype: np.dtype, rng: np.random.Generato
     ids=named,
 )  # fmt: skip
 def test_outputs_past_the_cache(case: tuple, dtype: np.dtype, rng: np.random.Generator) -> None:
-    check(case, rng, (dtype, dtype, F32), shift=1)
-    first = check(case, np.random.default_rng(5), (dtype, dtype, F32), threads=1)
-    second = check(case, np.random.default_rng(5), (dtype, dtype, F32), threads=3)
-    for name in first:
-        np.testing.assert_array_equal(first[name], second[name], err_msg=name)
+    types = (dtype, dtype, F32)
+    check(case, rng, types, shift=1)
+    check_threads(case, draw(case, rng, types), threads=3)
 
 
 @pytest.mark.parametrize("case", CASES, ids=named)
-def test_threads_do_not_change_the_bits(case: tuple) -> None:
+def test_threads_do_not_change_the_bits(case: tuple, rng: np.random.Generator) -> None:
     for slope in (1.0, 0.01, "silu"):
-        first, second = (
-            check(case, np.random.default_rng(3), (F32, F32, F32), threads=n, negative_slope=slope)
-            for n in (1, 4)
-        )
-        for name in first:
-            np.testing.assert_array_equal(first[name], second[name], err_msg=name)
+        check_threads(case, draw(case, rng, (F32, F32, F32)), threads=4, slope=slope)
 
 
 SLOPES = [0.0, 0.01, -0.5, 2.0, "silu"]
