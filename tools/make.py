@@ -21,7 +21,7 @@ from steps import ROOT, WORK, StepError, run, say
 _FORMATTED = (".cc", ".h", ".cu", ".cuh")
 
 # About half of the tests' time.
-_BESIDE = ("tests/python", "tests/training")
+_BESIDE = ("tests/nv_norms", "tests/python", "tests/training")
 
 
 def build(config: str = "development") -> None:
