@@ -245,7 +245,26 @@ class Edit:
     def _is_changed(self, name: str) -> bool:
         """Whether the node is new, or computed by another op than before."""
         old, new = self._before.get(name), self._after[name]
-        return old is None or old.op != new.op or old.attr != new.attr
+        if old is None or old.op != new.op or old.attr != new.attr:
+            return True
+        if old.input == new.input or _OUTPUT in name:
+            return False
+        return self._reads_another_shape(name)
+
+    def _reads_another_shape(self, name: str) -> bool:
+        """Whether an input has a shape that TensorFlow does not let an op that is there read: of
+        x * scale, with `scale` in the place of `scale * rsqrt`. Then another op of that kind does.
+        """
+        op = self._graph.get_operation_by_name(name)
+        wanted = [split(i) for i in self._after[name].input if not i.startswith("^")]
+        if len(wanted) != len(op.inputs) or op.op_def.is_stateful or _is_opaque(op):
+            return False
+        for (source, port), now in zip(wanted, op.inputs, strict=True):
+            if source in self._before and self._before[source].op == self._after[source].op:
+                other = self._old_tensor(source, port)
+                if other is not now and not other.shape.is_compatible_with(now.shape):
+                    return True
+        return False
 
     def _make(self, name: str) -> tf.Operation | None:
         """The op of a changed node; None if it needs what is left out."""
@@ -294,17 +313,20 @@ class Edit:
 
     def _tensor(self, name: str, port: int) -> tf.Tensor | None:
         """The tensor of that name in the edited graph; None if it needs what is left out."""
-        source, mark, output = name.rpartition(_OUTPUT)
-        if mark:
-            return self._graph.get_operation_by_name(source).outputs[int(output)]
         if name in self._after and self._is_changed(name):
             op = self._make(name)
             if op is not None:
                 return op.outputs[port]
             if port > 0:
                 return None
-        old = self._old(name)
-        return None if old is None else old.outputs[port]
+        return self._old_tensor(name, port) if name in self._before else None
+
+    def _old_tensor(self, name: str, port: int) -> tf.Tensor:
+        """That of a node of the graph that describe() gave, as it was."""
+        source, mark, output = name.rpartition(_OUTPUT)
+        if mark:
+            return self._graph.get_operation_by_name(source).outputs[int(output)]
+        return self._graph.get_operation_by_name(name).outputs[port]
 
     def _control(self, name: str) -> tf.Operation | None:
         """The op of that name in the edited graph; None if it is left out."""

@@ -42,6 +42,45 @@ def test_unknown_shapes(layer: Layer, x: tf.Tensor, shape: Any) -> None:
     close(function(x[:2]), layer.exact(x[:2]))
 
 
+@pytest.mark.parametrize("shape", [SHAPE, [None, 5, 17]])
+@pytest.mark.parametrize(
+    "last",
+    [
+        lambda centred, root, gamma: centred * (1 / root),
+        lambda centred, root, gamma: centred * gamma * (1 / root),
+        lambda centred, root, gamma: (1 / root) * gamma * centred,
+        lambda centred, root, gamma: (gamma / root) * centred,
+    ],
+)
+def test_a_factor_of_another_shape_in_the_last_product(
+    layer: Layer, x: tf.Tensor, dy: tf.Tensor, last: Any, shape: Any
+) -> None:
+    """It is read in the place of one that the mean of the squares went into."""
+
+    def norm(x: tf.Tensor) -> tf.Tensor:
+        centred = x - tf.reduce_mean(x, -1, keepdims=True)
+        root = tf.sqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + EPSILON)
+        return last(centred, root, layer.gamma)
+
+    @tf.function(
+        input_signature=[tf.TensorSpec(shape), tf.TensorSpec(SHAPE)],
+        jit_compile=True,
+        autograph=False,
+    )
+    def function(x: tf.Tensor, dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = norm(x)
+        return y, tape.gradient(y, x, output_gradients=dy)
+
+    y, dx = function(x, dy)
+    gamma = np.ones(SHAPE[-1]) if last(2.0, 1.0, 3.0) == 2.0 else layer.gamma.numpy()
+    close(y, oracle.layer_norm(x, gamma, None, -1, EPSILON).y)
+    close(dx, oracle.backward(dy, x, gamma, (2,), (2,), EPSILON).dx)
+    assert "cannot_be_edited" not in {record.reason for record in nv_norms_rewriter.report()}
+    assert found() == 1
+
+
 def test_size_that_only_the_data_tell(layer: Layer, x: tf.Tensor) -> None:
     function = tf.function(
         lambda x, rows: layer(tf.boolean_mask(x, rows)), jit_compile=True, autograph=False
