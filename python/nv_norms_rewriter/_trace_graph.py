@@ -259,12 +259,19 @@ class Edit:
         wanted = [split(i) for i in self._after[name].input if not i.startswith("^")]
         if len(wanted) != len(op.inputs) or op.op_def.is_stateful or _is_opaque(op):
             return False
-        for (source, port), now in zip(wanted, op.inputs, strict=True):
-            if source in self._before and self._before[source].op == self._after[source].op:
-                other = self._old_tensor(source, port)
-                if other is not now and not other.shape.is_compatible_with(now.shape):
-                    return True
-        return False
+        return any(
+            not self._shape(*place).is_compatible_with(now.shape)
+            for place, now in zip(wanted, op.inputs, strict=True)
+        )
+
+    def _shape(self, name: str, port: int) -> tf.TensorShape:
+        """Of an input in the edited graph, as far as that can be told before it is made."""
+        old, new = self._before.get(name), self._after[name]
+        if old is not None and old.op == new.op:
+            return self._old_tensor(name, port).shape
+        if new.op in FORWARD_OPS and port == 0:  # y has the shape of x
+            return self._shape(*split(new.input[0]))
+        return tf.TensorShape(None)
 
     def _make(self, name: str) -> tf.Operation | None:
         """The op of a changed node; None if it needs what is left out."""

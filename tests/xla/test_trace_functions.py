@@ -81,6 +81,31 @@ def test_a_factor_of_another_shape_in_the_last_product(
     assert found() == 1
 
 
+def test_a_norm_in_the_place_of_its_root(layer: Layer, x: tf.Tensor) -> None:
+    """The gradient of gamma multiplies by it, which has another shape than the root."""
+
+    @tf.function(jit_compile=True, autograph=False)
+    def function(x: tf.Tensor, gamma: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch([x, gamma])
+            half = x * 0.5
+            centred = half - tf.reduce_mean(half, -1, keepdims=True)
+            root = tf.sqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + EPSILON)
+            y = centred * ((1 / root) * gamma) + gamma
+            loss = tf.reduce_sum(tf.square(y))
+        return tape.gradient(loss, [x, gamma])
+
+    gamma = tf.random.stateless_normal(SHAPE, [1, 2]).numpy()
+    dx, dgamma = function(x, gamma)
+    xhat = oracle.layer_norm(0.5 * x.numpy(), None, None, -1, EPSILON).y
+    dy = 2 * (xhat + 1) * gamma
+    ones = np.ones(SHAPE[-1])
+    close(dx, 0.5 * oracle.backward(dy * gamma, 0.5 * x.numpy(), ones, (2,), (2,), EPSILON).dx)
+    close(dgamma, dy * (xhat + 1))
+    assert found() > 0
+    assert "cannot_be_edited" not in {record.reason for record in nv_norms_rewriter.report()}
+
+
 def test_size_that_only_the_data_tell(layer: Layer, x: tf.Tensor) -> None:
     function = tf.function(
         lambda x, rows: layer(tf.boolean_mask(x, rows)), jit_compile=True, autograph=False
