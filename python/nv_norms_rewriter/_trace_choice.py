@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from . import _options, _trace_graph, _trace_layout, _xla_rule
@@ -41,12 +42,15 @@ def left_to_xla(
     left: list[str] = []
     if mode == "all":
         return left
+    fused: set[str] = set()  # the outputs of fused ops: what reads one has no neighbour there
     for group in _groups(records):
         node = edit.fused_node(group[0])
         why = "configure(xla='none') leaves every normalization to XLA"
         if mode != "none":
-            why = _xla_rule.why_left(_norm(graph, group, node, device_type))
-        if why:
+            why = _xla_rule.why_left(_norm(graph, group, node, device_type, fused))
+        if not why:
+            fused.update(group[0]["outputs"][:1])
+        else:
             left.append(node.name)
             for each in group:
                 if each["fused"]:
@@ -69,7 +73,13 @@ def _groups(records: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     return [group for group in groups if group[0]["fused"]]
 
 
-def _norm(graph: Any, group: list[dict[str, Any]], node: Any, device_type: str) -> _xla_rule.Norm:
+def _norm(
+    graph: Any,
+    group: list[dict[str, Any]],
+    node: Any,
+    device_type: str,
+    fused: Collection[str],
+) -> _xla_rule.Norm:
     record = group[0]
     if record["direction"] == "forward":
         x, y = (_tensor(graph, record[key][0]) for key in ("inputs", "outputs"))
@@ -106,7 +116,7 @@ def _norm(graph: Any, group: list[dict[str, Any]], node: Any, device_type: str) 
             record["dtype"], record["dtype"]
         ),
         device_type=device_type,
-        producer=_producer(x),
+        producer="" if x is None or _is_any(x, fused) else _producer(x),
         readers=readers,
         activation_inside=slope != 1.0 or silu,
         silu=silu,
@@ -120,10 +130,21 @@ def _tensor(graph: Any, name: str) -> Any:
         return None
 
 
-def _producer(tensor: Any) -> str:
-    while tensor is not None and (tensor.op.type in _VIEWS or tensor.op.type == _MANY_VIEWS):
+def _behind_views(tensor: Any) -> Iterator[Any]:
+    """The tensor, and what it is another view of, up to what computes its numbers."""
+    yield tensor
+    while tensor.op.type in _VIEWS or tensor.op.type == _MANY_VIEWS:
         tensor = tensor.op.inputs[tensor.value_index]
-    return "" if tensor is None else tensor.op.type
+        yield tensor
+
+
+def _is_any(tensor: Any, names: Collection[str]) -> bool:
+    return any(each.name in names for each in _behind_views(tensor))
+
+
+def _producer(tensor: Any) -> str:
+    *_, source = _behind_views(tensor)
+    return source.op.type
 
 
 def _readers(tensor: Any) -> tuple[str, ...]:
