@@ -99,8 +99,6 @@ Reason CheckForward(const GraphView& view, const Shapes& shapes, const ForwardMa
   for (int node : match.core) {
     if (view.def(node).device() != device) return Reason::kOtherDevice;
   }
-  const std::string& x_device = view.def(match.x.node).device();
-  if (!x_device.empty() && !device.empty() && x_device != device) return Reason::kOtherDevice;
   return Reason::kNone;
 }
 

@@ -75,7 +75,7 @@ const char* ReasonSentence(Reason reason) {
     case Reason::kUnsupportedType:
       return "the types are not half, bfloat16, float32 or float64";
     case Reason::kOtherDevice:
-      return "its parts, its input or its gradient live on different devices";
+      return "its parts or its gradient live on different devices";
     case Reason::kNobodyReadsIt:
       return "nobody reads the output";
     case Reason::kBatchStatistics:
