@@ -8,59 +8,39 @@ namespace {
 constexpr int kMaxRestarts = 40;
 constexpr int kMoreRanks = 2;  // beyond the guess
 
-// The problem that an output is where x has a certain rank.
-class AtRank {
- public:
-  AtRank(const Neighbourhood& near, const Output& output, int rank)
-      : near_(near), output_(output), scene_(near.scene) {
-    scene_.rank_if_unknown = rank;
-  }
-
-  std::optional<Problem> Find() {
-    std::optional<Problem> problem;
-    for (int draw = 0; draw < Interpreter::kNumDraws; ++draw) {
-      problem = InDraw(draw);
-      if (!problem) return std::nullopt;
-    }
-    return problem;
-  }
-
- private:
-  std::optional<Problem> InDraw(int draw) {
+bool HoldsInEveryDraw(const Scene& scene, const HoldsInDraw& holds) {
+  Axes axes;
+  const auto holds_in = [&](int draw) {
     for (int attempt = 0; attempt < kMaxRestarts; ++attempt) {
-      Interpreter interpreter(scene_, &axes_, draw);
-      const auto problem = Evaluate(&interpreter);
-      if (!interpreter.restart()) return problem;
+      Interpreter interpreter(scene, &axes, draw);
+      const bool held = holds(&interpreter, axes);
+      if (!interpreter.restart()) return held;
     }
-    return std::nullopt;
+    return false;
+  };
+  for (int draw = 0; draw < Interpreter::kNumDraws; ++draw) {
+    if (!holds_in(draw)) return false;
   }
+  return true;
+}
 
-  std::optional<Problem> Evaluate(Interpreter* interpreter) {
-    const auto x = Normalize(near_.view, near_.statistics, interpreter);
-    const Value* y = x ? interpreter->Eval(output_.y) : nullptr;
-    if (y == nullptr || y->dims != x->dims) return std::nullopt;
-    const auto value = Combine(output_.core, output_.core_is_product, interpreter);
-    if (!value) return std::nullopt;
-    const Value* affine = nullptr;
-    if (output_.beta.valid()) affine = interpreter->Eval(output_.beta);
-    if (output_.gamma.valid()) affine = interpreter->Eval(output_.gamma);
-    if (affine == nullptr && (output_.gamma.valid() || output_.beta.valid())) return std::nullopt;
-    const Numbers& base = output_.subtract_mean ? x->xhat : x->plain;
-    if (!Close(*value, base, near_.statistics.tolerance) &&
-        (!output_.gamma.valid() ||
-         !CloseToProduct(*value, base, affine->numbers, near_.statistics.tolerance))) {
-      return std::nullopt;
-    }
-    const Dim parameter = affine != nullptr ? affine->Flat() : Dim();
-    return FindProblem(axes_, x->dims, x->reduced, affine != nullptr ? &parameter : nullptr,
-                       near_.statistics.moment);
+// The problem that an output is in one draw.
+std::optional<Problem> ProblemOf(const Neighbourhood& near, const Output& output,
+                                 Interpreter* interpreter, const Axes& axes) {
+  const auto x = Normalize(near.view, near.statistics, interpreter);
+  const Value* y = x ? interpreter->Eval(output.y) : nullptr;
+  if (y == nullptr || y->dims != x->dims) return std::nullopt;
+  if (!IsNormalizedX(output, *x, near.statistics, interpreter)) return std::nullopt;
+  const TensorId affine = output.gamma.valid() ? output.gamma : output.beta;
+  Dim parameter;
+  if (affine.valid()) {
+    const Value* value = interpreter->Eval(affine);
+    if (value == nullptr) return std::nullopt;
+    parameter = value->Flat();
   }
-
-  const Neighbourhood& near_;
-  const Output& output_;
-  Scene scene_;
-  Axes axes_;
-};
+  return FindProblem(axes, x->dims, x->reduced, affine.valid() ? &parameter : nullptr,
+                     near.statistics.moment);
+}
 
 std::vector<int> FromTheFirst(std::vector<int> axes, int rank) {
   for (int& axis : axes) axis += rank;
@@ -69,20 +49,29 @@ std::vector<int> FromTheFirst(std::vector<int> axes, int rank) {
 
 }  // namespace
 
+bool HoldsForAnyRank(Scene scene, int guess, const HoldsInDraw& holds) {
+  for (int rank = 1; rank <= guess + kMoreRanks; ++rank) {
+    scene.rank_if_unknown = rank;
+    if (rank != guess && !HoldsInEveryDraw(scene, holds) && rank > guess) return false;
+  }
+  return true;
+}
+
 std::optional<std::vector<int>> AxesForAnyRank(const Neighbourhood& near, const Output& output,
                                                const Problem& problem) {
   const int guess = static_cast<int>(near.x.dims.size());
   const std::vector<int> last = problem.axes, first = FromTheFirst(last, guess);
   bool from_last = true, from_first = true;
-  for (int rank = 1; rank <= guess + kMoreRanks; ++rank) {
-    if (rank == guess) continue;
-    const auto there = AtRank(near, output, rank).Find();
-    // With fewer axes than the graph names, it fails in any case.
-    if (!there && rank < guess) continue;
-    if (!there || there->kind != problem.kind) return std::nullopt;
-    from_last = from_last && there->axes == last;
-    from_first = from_first && FromTheFirst(there->axes, rank) == first;
-  }
+  const auto holds = [&](Interpreter* interpreter, const Axes& axes) {
+    const auto there = ProblemOf(near, output, interpreter, axes);
+    if (!there) return false;
+    const int rank = static_cast<int>(interpreter->Eval(near.statistics.x)->dims.size());
+    const bool same = there->kind == problem.kind;
+    from_last = from_last && same && there->axes == last;
+    from_first = from_first && same && FromTheFirst(there->axes, rank) == first;
+    return true;
+  };
+  if (!HoldsForAnyRank(near.scene, guess, holds)) return std::nullopt;
   if (from_last) return last;
   if (from_first) return first;
   return std::nullopt;

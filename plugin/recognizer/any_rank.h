@@ -1,6 +1,7 @@
 #ifndef NV_NORMS_PLUGIN_RECOGNIZER_ANY_RANK_H_
 #define NV_NORMS_PLUGIN_RECOGNIZER_ANY_RANK_H_
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -14,6 +15,11 @@ namespace nv_norms {
 // the output means something else where the rank is another.
 std::optional<std::vector<int>> AxesForAnyRank(const Neighbourhood& near, const Output& output,
                                                const Problem& problem);
+
+// Whether something that was found in a scene with a guessed rank holds where x has another: with
+// fewer axes than guessed a graph mostly fails, and may.
+using HoldsInDraw = std::function<bool(Interpreter* interpreter, const Axes& axes)>;
+bool HoldsForAnyRank(Scene scene, int guess, const HoldsInDraw& holds);
 
 }  // namespace nv_norms
 

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "plugin/graph/constants.h"
+#include "plugin/recognizer/any_rank.h"
 #include "plugin/recognizer/bags.h"
 #include "plugin/recognizer/moments.h"
 #include "plugin/recognizer/ops.h"
@@ -75,7 +76,7 @@ class Search {
       match_ = BackwardMatch();
       match_.dy = scene_.dy;
       match_.gamma = forward_.gamma;
-      reference_ = ReferenceOf(&interpreter);
+      reference_ = ReferenceOf(&interpreter, axes_);
       if (reference_) {
         x_dims_ = interpreter.Eval(forward_.x)->dims;
         const Value* dy = interpreter.Eval(scene_.dy);
@@ -87,7 +88,9 @@ class Search {
         if (!interpreter.restart()) CheckLayoutOfDx();
       }
       if (interpreter.restart()) continue;
-      if (!reference_ || !match_.found() || !HoldsInEveryDraw()) return BackwardMatch();
+      if (!reference_ || !match_.found() || !HoldsInEveryDraw() || !HoldsForEveryRank()) {
+        return BackwardMatch();
+      }
       if (forward_.lone) {
         const Dim reduced = ReducedAtoms(view_, forward_.statistics, &interpreter);
         match_.problem =
@@ -132,7 +135,7 @@ class Search {
     return ours;
   }
 
-  std::optional<Gradients> ReferenceOf(Interpreter* interpreter) {
+  std::optional<Gradients> ReferenceOf(Interpreter* interpreter, const Axes& axes) {
     const auto normalized = Normalize(view_, forward_.statistics, interpreter);
     const Value* dy = interpreter->restart() ? nullptr : interpreter->Eval(scene_.dy);
     if (!normalized || dy == nullptr) return std::nullopt;
@@ -154,7 +157,7 @@ class Search {
         others.push_back(atom);
       }
     }
-    const double count = interpreter->RealSize(axes_.size(others));
+    const double count = interpreter->RealSize(axes.size(others));
     return GradientsOf(*normalized, forward_.subtract_mean, dy->numbers, gamma, others, count);
   }
 
@@ -311,30 +314,57 @@ class Search {
   bool HoldsInEveryDraw() {
     for (int draw = 1; draw < Interpreter::kNumDraws; ++draw) {
       Interpreter interpreter(scene_, &axes_, draw);
-      const auto reference = ReferenceOf(&interpreter);
-      if (!reference) return false;
-      if (match_.dx.valid()) {
-        const Value* whole = interpreter.Eval(match_.dx);
-        if (whole == nullptr) return false;
-        Numbers dx = whole->numbers;
-        for (const Part& part : match_.parts) {
-          const Value* value = interpreter.Eval(part.tensor);
-          if (value == nullptr) return false;
-          dx = Zip(dx, value->numbers, part.inverted ? Plus : Minus);
-        }
-        // What is taken away may be far larger than what is left.
-        const double size = std::max(MaxAbs(whole->numbers), MaxAbs(reference->dx));
-        const double error = MaxAbs(Zip(dx, reference->dx, Minus));
-        if (!(error <= 1e-9 * size + forward_.statistics.tolerance * MaxAbs(reference->dx)))
-          return false;
+      if (!Holds(&interpreter, axes_)) return false;
+    }
+    return true;
+  }
+
+  // The forward holds for every rank where nobody knows x's; its gradient may count axes another
+  // way.
+  bool HoldsForEveryRank() {
+    if (shapes_.Get(forward_.x).rank_known) return true;
+    const auto holds = [&](Interpreter* interpreter, const Axes& axes) {
+      return Holds(interpreter, axes) && HasShapes(interpreter);
+    };
+    return HoldsForAnyRank(scene_, static_cast<int>(x_dims_.size()), holds);
+  }
+
+  bool HasShapes(Interpreter* interpreter) const {
+    if (match_.dx.valid()) {
+      const Value* dx = interpreter->Eval(match_.dx);
+      const Value* x = interpreter->Eval(forward_.x);
+      if (match_.reshape_dx ? dx->Flat() != x->Flat() : dx->dims != x->dims) return false;
+    }
+    for (TensorId tensor : {match_.dgamma, match_.dbeta}) {
+      if (tensor.valid() && interpreter->Eval(tensor)->Flat() != parameter_) return false;
+    }
+    return true;
+  }
+
+  bool Holds(Interpreter* interpreter, const Axes& axes) {
+    const auto reference = ReferenceOf(interpreter, axes);
+    if (!reference) return false;
+    if (match_.dx.valid()) {
+      const Value* whole = interpreter->Eval(match_.dx);
+      if (whole == nullptr) return false;
+      Numbers dx = whole->numbers;
+      for (const Part& part : match_.parts) {
+        const Value* value = interpreter->Eval(part.tensor);
+        if (value == nullptr) return false;
+        dx = Zip(dx, value->numbers, part.inverted ? Plus : Minus);
       }
-      for (const auto& [tensor, expected] : {std::make_pair(match_.dgamma, &reference->dgamma),
-                                             std::make_pair(match_.dbeta, &reference->dbeta)}) {
-        if (!tensor.valid()) continue;
-        const Value* value = interpreter.Eval(tensor);
-        if (value == nullptr || !Close(value->numbers, *expected, forward_.statistics.tolerance))
-          return false;
-      }
+      // What is taken away may be far larger than what is left.
+      const double size = std::max(MaxAbs(whole->numbers), MaxAbs(reference->dx));
+      const double error = MaxAbs(Zip(dx, reference->dx, Minus));
+      if (!(error <= 1e-9 * size + forward_.statistics.tolerance * MaxAbs(reference->dx)))
+        return false;
+    }
+    for (const auto& [tensor, expected] : {std::make_pair(match_.dgamma, &reference->dgamma),
+                                           std::make_pair(match_.dbeta, &reference->dbeta)}) {
+      if (!tensor.valid()) continue;
+      const Value* value = interpreter->Eval(tensor);
+      if (value == nullptr || !Close(value->numbers, *expected, forward_.statistics.tolerance))
+        return false;
     }
     return true;
   }

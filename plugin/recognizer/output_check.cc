@@ -78,17 +78,7 @@ bool OutputCheck::HoldsInEveryDraw(const Output& output) const {
   for (int draw = 1; draw < Interpreter::kNumDraws; ++draw) {
     Interpreter interpreter(near_.scene, near_.axes, draw);
     const auto x = Normalize(near_.view, near_.statistics, &interpreter);
-    if (!x) return false;
-    const auto value = Combine(output.core, output.core_is_product, &interpreter);
-    if (!value) return false;
-    // gamma was found as a factor of a product after the core, or as a factor within it.
-    const Numbers& base = output.subtract_mean ? x->xhat : x->plain;
-    if (Close(*value, base, near_.statistics.tolerance)) continue;
-    const Value* gamma = output.gamma.valid() ? interpreter.Eval(output.gamma) : nullptr;
-    if (gamma == nullptr ||
-        !CloseToProduct(*value, base, gamma->numbers, near_.statistics.tolerance)) {
-      return false;
-    }
+    if (!x || !IsNormalizedX(output, *x, near_.statistics, &interpreter)) return false;
   }
   return near_.statistics.epsilon > 0 || HasNoSafeguard(output);
 }

@@ -27,6 +27,16 @@ std::optional<Numbers> Combine(const std::vector<BagItem>& items, bool product,
   return total;
 }
 
+bool IsNormalizedX(const Output& output, const Normalized& x, const Statistics& statistics,
+                   Interpreter* interpreter) {
+  const auto value = Combine(output.core, output.core_is_product, interpreter);
+  if (!value) return false;
+  const Numbers& base = output.subtract_mean ? x.xhat : x.plain;
+  if (Close(*value, base, statistics.tolerance)) return true;
+  const Value* gamma = output.gamma.valid() ? interpreter->Eval(output.gamma) : nullptr;
+  return gamma != nullptr && CloseToProduct(*value, base, gamma->numbers, statistics.tolerance);
+}
+
 // Whether a tensor is computed from the anchor.
 bool Outputs::FromAnchor(TensorId tensor) {
   if (tensor == near_.statistics.anchor) return true;

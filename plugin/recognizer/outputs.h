@@ -42,6 +42,11 @@ struct Neighbourhood {
 std::optional<Numbers> Combine(const std::vector<BagItem>& items, bool product,
                                Interpreter* interpreter);
 
+// Whether the output's core is xhat * gamma (with the mean where it is, x * rstd * gamma) in one
+// draw; gamma was found as a factor of a product after the core, or as a factor within it.
+bool IsNormalizedX(const Output& output, const Normalized& x, const Statistics& statistics,
+                   Interpreter* interpreter);
+
 // The tensors among the anchor's readers, and theirs, that are outputs.
 class Outputs {
  public:

@@ -111,6 +111,69 @@ def test_axis_counted_from_the_first(rng, shape: tuple[int, ...]) -> None:
     assert record.axes == (1,)
 
 
+def _check_gradient(rng, by_hand: Callable, shape: tuple[int, ...], want, fused: bool) -> None:
+    """`by_hand`: dx and, perhaps, dgamma of dy, xhat * gamma, xhat, rstd and gamma."""
+    gamma = rng.uniform(0.5, 2, 8).astype(np.float32)
+
+    def make() -> None:
+        x, dy, g = placeholder("x", None), placeholder("dy", None), tf.constant(gamma)
+        mean = tf.reduce_mean(x, -1, keepdims=True)
+        variance = tf.reduce_mean(tf.math.squared_difference(x, mean), -1, keepdims=True)
+        rstd = tf.math.rsqrt(variance + EPSILON)
+        xhat = (x - mean) * rstd
+        tf.identity(xhat * g, name="y")
+        for name, gradient in by_hand(dy, xhat, rstd, g).items():
+            tf.identity(gradient, name=name)
+
+    graph = trace(make)
+    x, dy = _x(rng, *shape), rng.normal(size=shape).astype(np.float32)
+    want = want(dy.astype(np.float64), x.astype(np.float64), gamma.astype(np.float64))
+    after, report = rewrite(graph, fetches=["y", *want])
+    for each in (graph, after):
+        for name, value in want.items():
+            got = run(each, {"x": x, "dy": dy}, f"{name}:0")
+            np.testing.assert_allclose(got, value, 1e-4, 1e-4, err_msg=name)
+    assert any(record.direction == "backward" for record in report.fused) == fused
+
+
+def _dx_over(axis: int) -> tuple[Callable, Callable]:
+    def by_hand(dy, xhat, rstd, g) -> dict:
+        w = dy * g
+        along = tf.reduce_mean(w * xhat, axis, keepdims=True)
+        return {"dx": rstd * (w - tf.reduce_mean(w, axis, keepdims=True) - xhat * along)}
+
+    def want(dy, x, gamma) -> dict:
+        rstd = 1 / np.sqrt(x.var(-1, keepdims=True) + EPSILON)
+        xhat, w = (x - x.mean(-1, keepdims=True)) * rstd, dy * gamma
+        along = np.mean(w * xhat, axis, keepdims=True)
+        return {"dx": rstd * (w - np.mean(w, axis, keepdims=True) - xhat * along)}
+
+    return by_hand, want
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (8, 8, 8), (2, 3, 8, 8)], ids=len)
+@pytest.mark.parametrize("axis", [-1, 0, 1, 2])
+def test_gradient_that_counts_axes_another_way(rng, axis: int, shape: tuple[int, ...]) -> None:
+    """A custom gradient may: with 3 axes, axis 2 is the last, and with 4 it is another."""
+    if axis < len(shape):
+        _check_gradient(rng, _dx_over(axis)[0], shape, _dx_over(axis)[1], fused=axis == -1)
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (3, 1, 8)], ids=len)
+def test_dgamma_of_one_rank_alone(rng, shape: tuple[int, ...]) -> None:
+    """Summed over axis 0, which is all but the last of a matrix; of others, it mostly fails."""
+
+    def by_hand(dy, xhat, rstd, g) -> dict:
+        sums = tf.reduce_sum(dy * xhat, 0)
+        return _dx_over(-1)[0](dy, xhat, rstd, g) | {"dgamma": tf.reshape(sums, [8])}
+
+    def want(dy, x, gamma) -> dict:
+        xhat = oracle.layer_norm(x, epsilon=EPSILON).y
+        return _dx_over(-1)[1](dy, x, gamma) | {"dgamma": (dy * xhat).sum(0).reshape(-1)}
+
+    _check_gradient(rng, by_hand, shape, want, fused=False)
+
+
 @pytest.mark.parametrize("shape", [(2, 3, 8), (3, 8)], ids=len)
 def test_gradient_through_a_reshape(rng, shape: tuple[int, ...]) -> None:
     """dy has no rank beside the x that is fused, a matrix."""
