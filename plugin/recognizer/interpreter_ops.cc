@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <set>
 
 #include "plugin/graph/constants.h"
 #include "plugin/recognizer/interpreter.h"
@@ -137,6 +138,8 @@ std::optional<Value> Interpreter::Reduction(int node) {
   if (input == nullptr) return std::nullopt;
   const auto axes = AxisList(view_.inputs(node)[1], static_cast<int>(input->dims.size()));
   if (!axes || restart_) return std::nullopt;
+  // An axis that is named twice is an error when the graph runs.
+  if (std::set<int>(axes->begin(), axes->end()).size() < axes->size()) return std::nullopt;
   Value out;
   Dim reduced;
   const bool keep = view_.GetBool(node, "keep_dims", false);

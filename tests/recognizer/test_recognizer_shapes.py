@@ -213,3 +213,17 @@ def test_reshape_of_unknown_sizes_to_constants(rng, known, shape, to, axes, x_is
     expected = oracle.layer_norm(x.reshape(to), axis=axes, epsilon=1e-3).y.reshape(shape)
     _, (record,) = check(trace(make), {"x": x}, expected, 1)
     assert record.inputs[0] == x_is
+
+
+@pytest.mark.parametrize("axes", [(-1, -1), (1, 2, -1)], ids=str)
+def test_axis_that_is_named_twice(rng, axes: tuple[int, ...]) -> None:
+    """TensorFlow says so when the graph runs, and still does."""
+    from recognizer_graphs import run
+
+    from nv_norms_rewriter import rewrite
+
+    graph = trace(lambda: tf.identity(layer_norm(placeholder("x", (2, 3, 4)), axes), name="y"))
+    after, report = rewrite(graph, fetches=["y"])
+    assert not report.fused
+    with pytest.raises(tf.errors.InvalidArgumentError, match="duplicate"):
+        run(after, {"x": _float32(rng, 2, 3, 4)})
