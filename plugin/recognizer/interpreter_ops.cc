@@ -32,10 +32,10 @@ Unary UnaryOf(const std::string& op) {
   return found == kOps->end() ? nullptr : found->second;
 }
 
+// MulNoNan and Xdivy are none of these: they give 0 where a NaN or an infinity would show.
 Binary BinaryOf(const std::string& op) {
   static const auto* const kOps = new std::map<std::string, Binary>{
       {"Mul", [](double a, double b) { return a * b; }},
-      {"MulNoNan", [](double a, double b) { return b == 0.0 ? 0.0 : a * b; }},
       {"Add", [](double a, double b) { return a + b; }},
       {"AddV2", [](double a, double b) { return a + b; }},
       {"AddN", [](double a, double b) { return a + b; }},
@@ -43,7 +43,6 @@ Binary BinaryOf(const std::string& op) {
       {"RealDiv", [](double a, double b) { return a / b; }},
       {"Div", [](double a, double b) { return a / b; }},
       {"DivNoNan", [](double a, double b) { return b == 0.0 ? 0.0 : a / b; }},
-      {"Xdivy", [](double a, double b) { return a == 0.0 ? 0.0 : a / b; }},
       {"SquaredDifference", [](double a, double b) { return (a - b) * (a - b); }},
       {"Maximum", [](double a, double b) { return std::max(a, b); }},
       {"Minimum", [](double a, double b) { return std::min(a, b); }},

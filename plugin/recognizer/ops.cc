@@ -8,7 +8,6 @@ namespace nv_norms {
 OpClass ClassOf(const std::string& op) {
   static const auto* const kClasses = new std::unordered_map<std::string, OpClass>{
       {"Mul", OpClass::kElementwise},
-      {"MulNoNan", OpClass::kElementwise},
       {"Add", OpClass::kElementwise},
       {"AddV2", OpClass::kElementwise},
       {"AddN", OpClass::kElementwise},
@@ -16,7 +15,6 @@ OpClass ClassOf(const std::string& op) {
       {"RealDiv", OpClass::kElementwise},
       {"Div", OpClass::kElementwise},
       {"DivNoNan", OpClass::kElementwise},
-      {"Xdivy", OpClass::kElementwise},
       {"SquaredDifference", OpClass::kElementwise},
       {"Maximum", OpClass::kElementwise},
       {"Minimum", OpClass::kElementwise},

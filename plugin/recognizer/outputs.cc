@@ -311,7 +311,7 @@ bool Outputs::VisitNode(int node) {
   }
   if (IsSum(op)) return VisitSum(node);
   if (IsProduct(op)) return VisitProduct(node);
-  if (op == "DivNoNan" || op == "Xdivy") return VisitGuardedQuotient(node);
+  if (op == "DivNoNan") return VisitGuardedQuotient(node);
   return op == "Neg" || op == "Reciprocal" || op == "Inv";
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from recognizer_graphs import check, fused_nodes, layer_norm, moments, placeholder, trace
+from recognizer_graphs import check, fused_nodes, layer_norm, moments, placeholder, run, trace
 
 import oracle
 from nv_norms_rewriter import rewrite
@@ -138,15 +138,14 @@ def test_largest_of_variance_and_zero_is_the_variance(rng) -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1e-3])
-@pytest.mark.parametrize("divide", [tf.math.divide_no_nan, tf.math.xdivy])
-def test_quotient_that_is_zero_where_the_numerator_is(rng, divide, epsilon: float) -> None:
+def test_quotient_that_is_zero_where_the_numerator_is(rng, epsilon: float) -> None:
     """Of a constant row it gives 0; without an epsilon the fused norm would give NaN."""
 
     def make() -> None:
         x = placeholder("x", (None, 8))
         d = x - tf.reduce_mean(x, -1, keepdims=True)
         root = tf.sqrt(tf.reduce_mean(d * d, -1, keepdims=True) + epsilon)
-        tf.identity(divide(d, root), name="y")
+        tf.identity(tf.math.divide_no_nan(d, root), name="y")
 
     x = rng.normal(1.0, 2.0, (3, 8)).astype(np.float32)
     x[1] = 2.0
@@ -154,3 +153,33 @@ def test_quotient_that_is_zero_where_the_numerator_is(rng, divide, epsilon: floa
     root = np.sqrt((d * d).mean(-1, keepdims=True) + epsilon)
     expected = np.divide(d, root, out=np.zeros_like(d), where=root > 0)
     check(trace(make), {"x": x}, expected, 1 if epsilon else 0)
+
+
+def _xdivy(x: tf.Tensor, root: tf.Tensor, gamma: tf.Tensor) -> tf.Tensor:
+    return tf.math.xdivy(x * gamma, root)
+
+
+def _mul_no_nan(x: tf.Tensor, root: tf.Tensor, gamma: tf.Tensor) -> tf.Tensor:
+    return x * tf.raw_ops.MulNoNan(x=1 / root, y=gamma)
+
+
+@pytest.mark.parametrize("norm", [_xdivy, _mul_no_nan])
+def test_product_that_is_zero_beside_a_nan(rng, norm) -> None:
+    """xdivy gives 0 for 0 / NaN, and multiply_no_nan for NaN * 0; a norm gives NaN."""
+    gamma = np.float32([0, 1, 2, 3, 0, 1, 2, 3])
+
+    def make() -> None:
+        x, g = placeholder("x", (None, 8)), tf.constant(gamma)
+        root = tf.sqrt(tf.reduce_mean(x * x, -1, keepdims=True) + 1e-3)
+        y = norm(x, root, g)
+        tf.identity(y, name="y")
+        tf.identity(tf.gradients(y, x, tf.sin(y))[0], name="dx")
+
+    graph = trace(make)
+    x = _x(rng)
+    x[1, 2] = np.nan
+    after, _ = rewrite(graph, fetches=["y", "dx"])
+    for stock, got in zip(
+        *(run(g, {"x": x}, ["y:0", "dx:0"]) for g in (graph, after)), strict=True
+    ):
+        np.testing.assert_allclose(got, stock, 1e-5, 1e-5)
