@@ -10,8 +10,16 @@ bool IsLoneSymbol(const Size& size) {
   return size.coefficient() == 1 && size.symbols().size() == 1;
 }
 
+void Settle(int64_t symbol, const Size& value, Certainty certainty, Axes* axes) {
+  if (certainty == Certainty::kSure) {
+    axes->Assume(symbol, value);
+  } else {
+    axes->Tie(symbol, value);
+  }
+}
+
 // Makes two atoms of different name into one, or splits the larger.
-Alignment Unify(Atom a, Atom b, Axes* axes) {
+Alignment Unify(Atom a, Atom b, Certainty certainty, Axes* axes) {
   const Size size_a = axes->Resolve(axes->size(a));
   const Size size_b = axes->Resolve(axes->size(b));
   if (size_a == size_b) {
@@ -31,13 +39,15 @@ Alignment Unify(Atom a, Atom b, Axes* axes) {
     return axes->Split(b, size_a, *rest) ? Alignment::kRestart : Alignment::kImpossible;
   }
   // An unknown against something else: if neither is 1 they are equal. (Were the unknown one 1,
-  // the fused op, which checks its operands' sizes when it runs, would say so.)
+  // the fused op, which checks its parameters' sizes when it runs, would say so; what else is tied
+  // is looked at by who takes the outcome.)
+  if (!axes->bindable(a) && !axes->bindable(b)) return Alignment::kImpossible;
   if (IsLoneSymbol(size_b) && axes->bindable(b)) {
-    axes->Assume(size_b.symbols()[0], size_a);
+    Settle(size_b.symbols()[0], size_a, certainty, axes);
   } else if (IsLoneSymbol(size_a)) {
-    axes->Assume(size_a.symbols()[0], size_b);
+    Settle(size_a.symbols()[0], size_b, certainty, axes);
   } else if (IsLoneSymbol(size_b)) {
-    axes->Assume(size_b.symbols()[0], size_a);
+    Settle(size_b.symbols()[0], size_a, certainty, axes);
   } else {
     return Alignment::kImpossible;
   }
@@ -67,7 +77,8 @@ bool TellsOneSize(const Dims& from, const std::vector<Size>& to, const Axes& axe
 
 }  // namespace
 
-Alignment AlignForBroadcast(const std::vector<const Dims*>& operands, Axes* axes, Dims* out) {
+Alignment AlignForBroadcast(const std::vector<const Dims*>& operands, Certainty certainty,
+                            Axes* axes, Dims* out) {
   size_t rank = 0;
   for (const Dims* dims : operands) rank = std::max(rank, dims->size());
   out->assign(rank, {});
@@ -85,7 +96,7 @@ Alignment AlignForBroadcast(const std::vector<const Dims*>& operands, Axes* axes
       size_t k = 0;
       while (k < std::min(have.size(), more.size()) && have[k] == more[k]) ++k;
       if (k == std::min(have.size(), more.size()) ||
-          Unify(have[k], more[k], axes) == Alignment::kImpossible) {
+          Unify(have[k], more[k], certainty, axes) == Alignment::kImpossible) {
         return Alignment::kImpossible;
       }
       restart = true;
@@ -96,8 +107,8 @@ Alignment AlignForBroadcast(const std::vector<const Dims*>& operands, Axes* axes
   return HasAtomTwice(*out) ? Alignment::kImpossible : Alignment::kDone;
 }
 
-Alignment AlignForReshape(const Dims& from, const std::vector<Size>& target, Axes* axes,
-                          Dims* out) {
+Alignment AlignForReshape(const Dims& from, const std::vector<Size>& target, Certainty certainty,
+                          Axes* axes, Dims* out) {
   Size total(1), wanted(1);
   std::deque<Atom> rest;
   for (const Dim& dim : from) {
@@ -141,7 +152,7 @@ Alignment AlignForReshape(const Dims& from, const std::vector<Size>& target, Axe
       // A Reshape may tell a size that inference did not.
       if (from.size() == sizes.size() && from[i].size() == 1 && from[i][0] == atom && dim.empty() &&
           IsLoneSymbol(size) && TellsOneSize(from, sizes, *axes)) {
-        axes->Assume(size.symbols()[0], sizes[i]);
+        Settle(size.symbols()[0], sizes[i], certainty, axes);
         return Alignment::kRestart;
       }
       return Alignment::kImpossible;

@@ -5,24 +5,7 @@
 namespace nv_norms {
 namespace {
 
-constexpr int kMaxRestarts = 40;
 constexpr int kMoreRanks = 2;  // beyond the guess
-
-bool HoldsInEveryDraw(const Scene& scene, const HoldsInDraw& holds) {
-  Axes axes;
-  const auto holds_in = [&](int draw) {
-    for (int attempt = 0; attempt < kMaxRestarts; ++attempt) {
-      Interpreter interpreter(scene, &axes, draw);
-      const bool held = holds(&interpreter, axes);
-      if (!interpreter.restart()) return held;
-    }
-    return false;
-  };
-  for (int draw = 0; draw < Interpreter::kNumDraws; ++draw) {
-    if (!holds_in(draw)) return false;
-  }
-  return true;
-}
 
 // The problem that an output is in one draw.
 std::optional<Problem> ProblemOf(const Neighbourhood& near, const Output& output,
@@ -52,7 +35,8 @@ std::vector<int> FromTheFirst(std::vector<int> axes, int rank) {
 bool HoldsForAnyRank(Scene scene, int guess, const HoldsInDraw& holds) {
   for (int rank = 1; rank <= guess + kMoreRanks; ++rank) {
     scene.rank_if_unknown = rank;
-    if (rank != guess && !HoldsInEveryDraw(scene, holds) && rank > guess) return false;
+    Axes axes;
+    if (rank != guess && !HoldsInEveryDraw(scene, &axes, holds) && rank > guess) return false;
   }
   return true;
 }

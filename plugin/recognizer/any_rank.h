@@ -1,10 +1,10 @@
 #ifndef NV_NORMS_PLUGIN_RECOGNIZER_ANY_RANK_H_
 #define NV_NORMS_PLUGIN_RECOGNIZER_ANY_RANK_H_
 
-#include <functional>
 #include <optional>
 #include <vector>
 
+#include "plugin/recognizer/draws.h"
 #include "plugin/recognizer/outputs.h"
 #include "plugin/recognizer/problem.h"
 
@@ -18,7 +18,6 @@ std::optional<std::vector<int>> AxesForAnyRank(const Neighbourhood& near, const 
 
 // Whether something that was found in a scene with a guessed rank holds where x has another: with
 // fewer axes than guessed a graph mostly fails, and may.
-using HoldsInDraw = std::function<bool(Interpreter* interpreter, const Axes& axes)>;
 bool HoldsForAnyRank(Scene scene, int guess, const HoldsInDraw& holds);
 
 }  // namespace nv_norms

@@ -37,6 +37,13 @@ bool Axes::Split(Atom atom, const Size& outer, const Size& inner) {
   return true;
 }
 
+void Axes::Tie(int64_t symbol, const Size& value) {
+  Assume(symbol, value);
+  if (trusted_.count(symbol) > 0) return;
+  tied_.insert(symbol);
+  tied_.insert(value.symbols().begin(), value.symbols().end());
+}
+
 void Axes::Expand(Atom atom, Dim* out) const {
   if (!atoms_[atom].finer.empty()) {
     for (Atom finer : atoms_[atom].finer) Expand(finer, out);

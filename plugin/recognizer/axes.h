@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -40,6 +41,12 @@ class Axes {
   void Bind(Atom atom, const Dim& to) { atoms_[atom].finer = to; }
   // Settles that an unknown has this value. Only for unknowns of bindable or root dimensions.
   void Assume(int64_t symbol, const Size& value) { assumed_[symbol] = value; }
+  // The same because two dimensions are broadcast together: it holds if neither has size 1.
+  void Tie(int64_t symbol, const Size& value);
+  // But for an unknown of what is computed from the root, a slice of it, say.
+  void Trust(int64_t symbol) { trusted_.insert(symbol); }
+  // The unknowns that are equal to others by that alone.
+  const std::set<int64_t>& tied() const { return tied_; }
   Size Resolve(const Size& size) const;
 
   // A symbol for a dimension of which nothing is known, the same for each (tensor, dimension).
@@ -58,6 +65,7 @@ class Axes {
   std::map<std::pair<TensorId, int>, Atom> of_dimension_;
   std::map<std::pair<TensorId, int>, int64_t> symbol_of_;
   std::unordered_map<int64_t, Size> assumed_;
+  std::set<int64_t> tied_, trusted_;
 };
 
 }  // namespace nv_norms

@@ -1,11 +1,14 @@
 #include "plugin/recognizer/gradient_search.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
+#include <set>
 
 #include "plugin/graph/constants.h"
 #include "plugin/recognizer/any_rank.h"
 #include "plugin/recognizer/bags.h"
+#include "plugin/recognizer/draws.h"
 #include "plugin/recognizer/moments.h"
 #include "plugin/recognizer/ops.h"
 #include "plugin/recognizer/reach.h"
@@ -88,7 +91,8 @@ class Search {
         if (!interpreter.restart()) CheckLayoutOfDx();
       }
       if (interpreter.restart()) continue;
-      if (!reference_ || !match_.found() || !HoldsInEveryDraw() || !HoldsForEveryRank()) {
+      if (!reference_ || !match_.found() || !HoldsInEveryDraw() || !HoldsForEveryRank() ||
+          !SizesSurelyFit()) {
         return BackwardMatch();
       }
       if (forward_.lone) {
@@ -327,6 +331,38 @@ class Search {
       return Holds(interpreter, axes) && HasShapes(interpreter);
     };
     return HoldsForAnyRank(scene_, static_cast<int>(x_dims_.size()), holds);
+  }
+
+  // The forward was asked the same of what its y ties.
+  bool SizesSurelyFit() {
+    if (axes_.tied().empty()) return true;
+    Axes axes;
+    const auto see = [&](const std::vector<TensorId>& tensors) {
+      nv_norms::HoldsInEveryDraw(scene_, &axes, [&](Interpreter* interpreter, const Axes&) {
+        for (TensorId tensor : tensors) interpreter->Eval(tensor);
+        return true;
+      });
+    };
+    if (!forward_.lone) see({forward_.y});
+    const std::set<int64_t> before = axes.tied();
+    std::vector<TensorId> tensors = {forward_.x, scene_.dy};
+    for (TensorId tensor : {match_.dgamma, match_.dbeta}) {
+      if (tensor.valid()) tensors.push_back(tensor);
+    }
+    // What goes on beside dx may be broadcast with it as it likes.
+    for (const Part& term : match_.terms) tensors.push_back(term.tensor);
+    if (match_.dx.valid() && match_.terms.empty()) {
+      const int node = match_.dx.node;
+      const bool one_shape = view_.op(node) == "AddN";
+      for (const TensorId& term : one_shape ? view_.inputs(node) : std::vector{match_.dx}) {
+        if (FromDy(term)) tensors.push_back(term);
+      }
+    }
+    see(tensors);
+    std::set<int64_t> tied;
+    std::set_difference(axes.tied().begin(), axes.tied().end(), before.begin(), before.end(),
+                        std::inserter(tied, tied.end()));
+    return TiesAreChecked(view_, shapes_, forward_.x, x_dims_, parameter_, tied, &axes);
   }
 
   bool HasShapes(Interpreter* interpreter) const {

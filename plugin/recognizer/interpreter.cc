@@ -159,9 +159,16 @@ std::optional<Value> Interpreter::Leaf(TensorId tensor, bool is_root) {
   if (!IsFloat(scene_.shapes->Get(tensor).dtype)) return std::nullopt;
   const auto shape = ShapeOf(tensor);
   if (!shape) return std::nullopt;
+  const TensorId root = scene_.roots[0];
+  const auto of_root = ShapeOf(root);
   Value value;
   for (size_t i = 0; i < shape->size(); ++i) {
-    value.dims.push_back(axes_->ForDimension(tensor, static_cast<int>(i), (*shape)[i], is_root));
+    const Size& size = (*shape)[i];
+    const bool own = of_root && std::find(of_root->begin(), of_root->end(), size) == of_root->end();
+    if (own && size.symbols().size() == 1 && view_.DependsOn(tensor.node, {root.node})) {
+      axes_->Trust(size.symbols()[0]);
+    }
+    value.dims.push_back(axes_->ForDimension(tensor, static_cast<int>(i), size, is_root));
   }
   const Dim atoms = value.Flat();
   if (atoms.size() > kMaxAtoms) return std::nullopt;
@@ -234,7 +241,8 @@ std::optional<Value> Interpreter::LikeOthers(TensorId tensor,
     return std::nullopt;
   }
   Value value;
-  if (!Done(AlignForBroadcast(others, axes_, &value.dims))) return std::nullopt;
+  const Alignment alignment = AlignForBroadcast(others, Certainty::kUnlessOne, axes_, &value.dims);
+  if (!Done(alignment)) return std::nullopt;
   value.numbers = Random(tensor, value.Flat(), false);
   operands_.push_back(tensor);
   return value;
@@ -269,6 +277,10 @@ std::optional<Known> Interpreter::Number(TensorId tensor, int depth) {
   const int node = tensor.node;
   const std::string& op = view_.op(node);
   if (depth > kMaxNumberDepth) return std::nullopt;
+  // Zeros or ones of nobody knows how many axes are more than a number.
+  const bool shaped =
+      op == "OnesLike" || op == "ZerosLike" || op == "Fill" || op == "BroadcastTo" || op == "Tile";
+  if (shaped && !scene_.shapes->Get(tensor).rank_known) return std::nullopt;
   if (op == "Const") {
     const auto constant = FloatSplat(view_, node);
     if (!constant) return std::nullopt;

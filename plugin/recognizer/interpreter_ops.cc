@@ -92,7 +92,10 @@ std::optional<Value> Interpreter::Elementwise(int node) {
   dims.clear();
   for (const Value* value : values) dims.push_back(&value->dims);
   Value out;
-  if (!Done(AlignForBroadcast(dims, axes_, &out.dims))) return std::nullopt;
+  // Of these, the operands must have one shape.
+  const bool one_shape = op == "AddN" || (op.size() > 4 && op.substr(op.size() - 4) == "Grad");
+  const Certainty certainty = one_shape ? Certainty::kSure : Certainty::kUnlessOne;
+  if (!Done(AlignForBroadcast(dims, certainty, axes_, &out.dims))) return std::nullopt;
   if (op == "_UnaryOpsComposition") {
     auto names = view_.def(node).attr().find("op_names");
     if (names == view_.def(node).attr().end()) return std::nullopt;
@@ -179,7 +182,11 @@ std::optional<Value> Interpreter::View(int node) {
     } else {
       return std::nullopt;
     }
-    if (!Done(AlignForReshape(input->dims, sizes, axes_, &out.dims))) return std::nullopt;
+    // A gradient may yet be summed to what x's shape is taken for.
+    const Certainty certainty = scene_.dy.valid() ? Certainty::kUnlessOne : Certainty::kSure;
+    if (!Done(AlignForReshape(input->dims, sizes, certainty, axes_, &out.dims))) {
+      return std::nullopt;
+    }
   } else if (op == "Transpose") {
     const auto permutation = AxisList(view_.inputs(node)[1], rank);
     if (!permutation || restart_ || static_cast<int>(permutation->size()) != rank) {
@@ -390,7 +397,8 @@ std::optional<Value> Interpreter::Norm(TensorId tensor) {
       if (is_onednn && !RunsAlong(operand->dims, rank, channel)) return std::nullopt;
       lined[channel] = operand->Flat();
     }
-    if (!Done(AlignForBroadcast({&parameter, &lined}, axes_, &ignored))) return std::nullopt;
+    if (!Done(AlignForBroadcast({&parameter, &lined}, Certainty::kSure, axes_, &ignored)))
+      return std::nullopt;
     out.numbers = Zip(out.numbers, operand->numbers, BinaryOf(i == 1 ? "Mul" : "AddV2"));
   }
   return out;
@@ -433,7 +441,7 @@ std::optional<Value> Interpreter::NormGrad(TensorId tensor) {
   const int rank = static_cast<int>(x->dims.size());
   Dims ignored;
   if (!scale->numbers.atoms.empty() || rank < 2 ||
-      !Done(AlignForBroadcast({&x->dims, &dy->dims}, axes_, &ignored))) {
+      !Done(AlignForBroadcast({&x->dims, &dy->dims}, Certainty::kSure, axes_, &ignored))) {
     return std::nullopt;
   }
   const int channel = ChannelsFirst(view_, node) ? 1 : rank - 1;

@@ -7,6 +7,7 @@
 
 #include "plugin/graph/constants.h"
 #include "plugin/recognizer/any_rank.h"
+#include "plugin/recognizer/draws.h"
 #include "plugin/recognizer/ops.h"
 #include "plugin/recognizer/reach.h"
 
@@ -34,7 +35,7 @@ bool OutputCheck::Fits(const Output& output, ForwardMatch* match, Reason* reason
   // Only the op for layer norms can leave the mean where it is.
   const bool keeps_mean = !output.subtract_mean && moment == Moment::kVariance;
   if (!problem || (keeps_mean && problem->kind != Kind::kLayerNorm) ||
-      !ParametersSurelyFit(output, *problem)) {
+      !ParametersSurelyFit(output, *problem) || !SizesSurelyFit(output)) {
     *reason = Reason::kNotExpressible;
     return false;
   }
@@ -128,12 +129,10 @@ bool OutputCheck::IsTransposedCopy(TensorId y) const {
 }
 
 // A parameter of unknown size may have one element when the graph runs, and so may an argument
-// along normalized axes that its owner left open: either would broadcast in the graph. (Inside a
-// graph, a size is mostly unknown because inference does not follow an op.)
+// along normalized axes that its owner left open: either would broadcast in the graph.
 bool OutputCheck::ParametersSurelyFit(const Output& output, const Problem& problem) const {
   const TensorInfo& x = near_.shapes.Get(near_.statistics.x);
-  const std::string& op = near_.view.op(near_.statistics.x.node);
-  const bool argument = op == "_Arg" || op == "Placeholder" || op == "PlaceholderWithDefault";
+  const bool argument = IsArgument(near_.view.op(near_.statistics.x.node));
   const auto is_known = [](int64_t size) { return size >= 0; };
   for (TensorId tensor : {output.gamma, output.beta}) {
     if (!tensor.valid()) continue;
@@ -148,6 +147,29 @@ bool OutputCheck::ParametersSurelyFit(const Output& output, const Problem& probl
     }
   }
   return true;
+}
+
+// Seen alone: what goes on beside the output may be broadcast with it as it likes.
+bool OutputCheck::SizesSurelyFit(const Output& output) const {
+  if (near_.axes->tied().empty()) return true;
+  Axes axes;
+  Dims x_dims;
+  Dim parameter;
+  const auto see = [&](Interpreter* interpreter, const Axes&) {
+    const auto x = Normalize(near_.view, near_.statistics, interpreter);
+    if (!x || !Combine(output.core, output.core_is_product, interpreter)) return false;
+    if (output.clean() && interpreter->Eval(output.y) == nullptr) return false;
+    x_dims = x->dims;
+    parameter.clear();
+    for (TensorId tensor : {output.gamma, output.beta}) {
+      const Value* value = tensor.valid() ? interpreter->Eval(tensor) : nullptr;
+      if (value != nullptr) parameter = value->Flat();
+    }
+    return !interpreter->restart();
+  };
+  return nv_norms::HoldsInEveryDraw(near_.scene, &axes, see) &&
+         TiesAreChecked(near_.view, near_.shapes, near_.statistics.x, x_dims, parameter,
+                        axes.tied(), &axes);
 }
 
 // x / sqrt(var + epsilon) is an output of its own (Keras calls it rms_scaling), but mostly it is

@@ -28,6 +28,7 @@ class OutputCheck {
   bool ReadOnlyBy(TensorId tensor, TensorId view_of_it) const;
   bool IsTransposedCopy(TensorId y) const;
   bool ParametersSurelyFit(const Output& output, const Problem& problem) const;
+  bool SizesSurelyFit(const Output& output) const;
   bool IsTermOfMore(TensorId tensor) const;
   bool IsRead(int node) const;
   bool HasNoSafeguard(const Output& output) const;

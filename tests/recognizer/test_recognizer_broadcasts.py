@@ -69,3 +69,69 @@ def test_dy_that_is_yet_to_be_broadcast(rng, rank: int) -> None:
 
     values = _draw(rng, *(2, 3, 5)[: rank - 1], 6), _draw(rng, *(1,) * rank)
     assert "forward" in _step_as_stock(step, [(None,) * rank, (1,) * rank], values)
+
+
+def _rms(x: tf.Tensor) -> tf.Tensor:
+    return tf.math.rsqrt(tf.reduce_mean(x * x, -1, keepdims=True) + EPSILON)
+
+
+def _plus_zeros(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+    return (x + tf.zeros(6)) * _rms(x)
+
+
+def _plus_zeros_like(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+    return (x + tf.zeros_like(w)) * _rms(x)
+
+
+def _zeros_in_the_root(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+    return x * (_rms(x) + tf.zeros(6))
+
+
+def _counted_by_weights(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+    ones, count = tf.ones_like(w), tf.cast(tf.size(w), tf.float32)
+    mean = tf.reduce_sum(x * ones, -1, keepdims=True) / count
+    variance = tf.reduce_sum(tf.square(x - mean) * ones, -1, keepdims=True) / count
+    return (x - mean) * tf.math.rsqrt(variance + EPSILON)
+
+
+@pytest.mark.parametrize("known", [(None, None), (4, None), None], ids=str)
+@pytest.mark.parametrize("sizes", [(1, 6), (6, 1), (6, 6)], ids=str)
+@pytest.mark.parametrize(
+    "norm", [_plus_zeros, _plus_zeros_like, _zeros_in_the_root, _counted_by_weights]
+)
+def test_operand_that_changes_no_value(rng, norm: Callable, sizes, known) -> None:
+    """Its size may be 1 where x's is not, or the other way round."""
+
+    def step(x: tf.Tensor, w: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = norm(x, w)
+            loss = tf.reduce_sum(tf.sin(y))
+        return [y, tape.gradient(loss, x)]
+
+    values = _draw(rng, 4, sizes[0]), _draw(rng, sizes[1])
+    assert _step_as_stock(step, [known, (None,)], values) == []
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (3, 4, 6)], ids=len)
+@pytest.mark.parametrize("norm", [_plus_zeros_like, lambda x, w: x * (_rms(x) + tf.zeros_like(w))])
+def test_zeros_of_unknown_rank(rng, norm: Callable, shape: tuple[int, ...]) -> None:
+    values = _draw(rng, 4, 6), _draw(rng, *shape)
+    assert _step_as_stock(lambda x, w: [norm(x, w)], [(4, 6), None], values) == []
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_channels_that_an_argument_leaves_open(rng, channels: int) -> None:
+    """An instance norm's beta, and what y is multiplied with: dy is summed before it is one."""
+
+    def step(x: tf.Tensor, beta: tf.Tensor, w: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            mean, variance = tf.nn.moments(x, [1, 2], keepdims=True)
+            y = (x - mean) * tf.math.rsqrt(variance + EPSILON) + beta
+            loss = tf.reduce_sum(tf.sin(y * w + beta))
+        return [y, tape.gradient(loss, x)]
+
+    values = _draw(rng, 1, 4, channels), _draw(rng, 4), _draw(rng, 4)
+    known = (None, None, None), (4,), (None,)
+    _step_as_stock(step, known, values)
