@@ -324,9 +324,11 @@ class Search {
   }
 
   // The forward holds for every rank where nobody knows x's; its gradient may count axes another
-  // way.
+  // way. A dy of known rank tells x's.
   bool HoldsForEveryRank() {
+    const TensorInfo& dy = shapes_.Get(scene_.dy);
     if (shapes_.Get(forward_.x).rank_known) return true;
+    if (dy.rank_known && dy.dims.size() == x_dims_.size()) return true;
     const auto holds = [&](Interpreter* interpreter, const Axes& axes) {
       return Holds(interpreter, axes) && HasShapes(interpreter);
     };
