@@ -12,8 +12,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from traced import found
-from traced_activations import SHAPE, WAYS, Norm, close, running
+from traced import found, running
+from traced_activations import SHAPE, WAYS, Norm, close
 
 import nv_norms_rewriter
 from nv_norms_rewriter import _trace_where, _xla_rule

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from traced import EPSILON, SHAPE, Layer, found, ops_in
+from traced import EPSILON, SHAPE, Layer, found, ops_in, running
 
 import nv_norms
 import nv_norms_rewriter
@@ -34,24 +34,12 @@ def _between_casts(way: Callable[..., tf.Tensor], layer: Layer, x: tf.Tensor) ->
     return tf.cast(way(layer, tf.cast(x, HALF)), tf.float32)
 
 
-def _running(graph: Any) -> list[tf.Operation]:
-    """What the outputs need."""
-    ops = {tensor.op for tensor in graph.outputs} | set(graph.control_outputs)
-    waiting = list(ops)
-    while waiting:
-        op = waiting.pop()
-        new = {tensor.op for tensor in op.inputs} | set(op.control_inputs)
-        waiting += new - ops
-        ops |= new
-    return list(ops)
-
-
 def _casts(graph: Any) -> int:
-    return sum(op.type == "Cast" for op in _running(graph))
+    return sum(op.type == "Cast" for op in running(graph))
 
 
 def _types(graph: Any) -> set[tf.DType]:
-    fused = [op for op in _running(graph) if "Norm" in op.type and op.type.startswith("Fused")]
+    fused = [op for op in running(graph) if "Norm" in op.type and op.type.startswith("Fused")]
     assert fused
     names = ("T", "Y", "out_type", "dx_type")
     return {op.get_attr(n) for op in fused for n in names if n in op.node_def.attr}

@@ -18,7 +18,18 @@ sys.path.insert(0, str(ROOT / "tests" / "python"))
 
 from processes import result  # noqa: E402
 
-__all__ = ["EPSILON", "HERE", "ROOT", "SHAPE", "Layer", "close", "found", "ops_in", "result"]
+__all__ = [
+    "EPSILON",
+    "HERE",
+    "ROOT",
+    "SHAPE",
+    "Layer",
+    "close",
+    "found",
+    "ops_in",
+    "result",
+    "running",
+]
 
 # Where TensorFlow puts what nobody has placed.
 HERE = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
@@ -63,6 +74,18 @@ def ops_in(graph: Any) -> set[str]:
         graph_def = graph.as_graph_def()
     nodes = [*graph_def.node, *(n for f in graph_def.library.function for n in f.node_def)]
     return {node.op for node in nodes if node.op.startswith("Fused") and "Norm" in node.op}
+
+
+def running(graph: Any) -> list[tf.Operation]:
+    """What the outputs need."""
+    ops = {tensor.op for tensor in graph.outputs} | set(graph.control_outputs)
+    waiting = list(ops)
+    while waiting:
+        op = waiting.pop()
+        new = {tensor.op for tensor in op.inputs} | set(op.control_inputs)
+        waiting += new - ops
+        ops |= new
+    return list(ops)
 
 
 def close(actual: Any, exact: Any) -> None:

@@ -44,18 +44,6 @@ class Norm(tf.Module):
 WAYS = [Norm.in_ops, Norm.by_name]
 
 
-def running(graph: Any) -> list[tf.Operation]:
-    """What the outputs need."""
-    ops = {tensor.op for tensor in graph.outputs} | set(graph.control_outputs)
-    waiting = list(ops)
-    while waiting:
-        op = waiting.pop()
-        new = {tensor.op for tensor in op.inputs} | set(op.control_inputs)
-        waiting += new - ops
-        ops |= new
-    return list(ops)
-
-
 def close(actual: list[tf.Tensor], exact: list[np.ndarray], tolerance: float = 2e-5) -> None:
     for a, e in zip(actual, exact, strict=True):
         np.testing.assert_allclose(a, e, tolerance, tolerance * np.abs(e).max())
