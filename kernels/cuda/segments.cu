@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <tuple>
 
+#include "kernels/cuda/known.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/occupancy.h"
 #include "kernels/cuda/segments.h"
@@ -40,37 +42,13 @@ int TilesAhead(int64_t row_bytes, int64_t segments, int beside) {
   return row_bytes >= kLongGradientRow ? 4 : 2;
 }
 
-}  // namespace
-
-SegmentShape ShapeOf(const SegmentLayout& layout, int number_bytes, int beside,
-                     const SegmentCut& cut) {
-  SegmentShape out = {};
-  out.layout = layout;
-  out.rows = static_cast<int>(layout.rows);
-  out.segments = static_cast<int>(layout.segments);
-  out.length = static_cast<int>(layout.length * number_bytes / kVectorBytes);
-  out.warps = cut.warps;
-  out.blocks = cut.blocks;
-  out.parts = std::max(1, cut.blocks / out.segments);
-  out.own = std::max(1, out.segments / cut.blocks);
-  out.share = out.length / out.parts;
-  out.extra = out.length % out.parts;
-  out.teams = cut.teams;
-  out.slots = cut.slots;
-  out.kept = cut.slots - kWindow;
-  out.ahead = TilesAhead(layout.segments * layout.length * number_bytes, layout.segments, beside);
-  out.streaming = cut.streaming;
-  out.small_output = layout.rows * layout.segments * layout.length * number_bytes <= kSmallOutput;
-  return out;
-}
-
-void CutSegments(const SegmentLayout& layout, const Device& device, int number_bytes, int beside,
-                 const std::function<const void*(bool, bool)>& kernel, SegmentCut* cut) {
-  *cut = SegmentCut();
+// As CutSegments.
+SegmentCut Search(const SegmentLayout& layout, const Device& device, int number_bytes, int beside,
+                  const std::function<const void*(bool, bool)>& kernel) {
   const int64_t length = layout.length * number_bytes / kVectorBytes;
   if (device.capability < 80 || layout.length * number_bytes % kVectorBytes != 0 ||
       length < kLeastLength || length * layout.segments > kInt || layout.rows > kInt) {
-    return;
+    return SegmentCut();
   }
   // Two blocks to a multiprocessor, of which one works while the other waits, if there is room.
   const int64_t tile_bytes = TileBytes(beside);
@@ -79,7 +57,7 @@ void CutSegments(const SegmentLayout& layout, const Device& device, int number_b
   int64_t room = (device.shared_bytes + kReserved) / 2 - kReserved - kStatic;
   if (room < (kWindow + 1) * tile_bytes) room = device.shared_bytes - kStatic;
   out.slots = static_cast<int>(std::min<int64_t>(kMaxSlots, room / tile_bytes));
-  if (out.slots <= kWindow) return;
+  if (out.slots <= kWindow) return SegmentCut();
   out.shared = out.slots * tile_bytes;
   // Half of the slots are for the rows to come.
   out.warps = layout.segments * CeilDiv(length, 32 * items) <= (out.slots + 1) / 2;
@@ -88,16 +66,17 @@ void CutSegments(const SegmentLayout& layout, const Device& device, int number_b
     return int64_t{ResidentBlocks(function, kResidentThreads, out.shared)} * device.multiprocessors;
   };
   const int64_t most = resident(false);
-  if (most == 0) return;
+  if (most == 0) return SegmentCut();
   if (out.warps) {
     out.blocks = 1;
     out.teams = static_cast<int>(std::min(layout.rows, most * (kResidentThreads / 32)));
-    *cut = out;
-    return;
+    return out;
   }
   const int64_t tile_vectors = items * kResidentThreads;
   const int64_t segment_tiles = CeilDiv(length, tile_vectors);
-  if (layout.segments > 1 && length < kLeastFill * segment_tiles * tile_vectors) return;
+  if (layout.segments > 1 && length < kLeastFill * segment_tiles * tile_vectors) {
+    return SegmentCut();
+  }
   const auto tiles_of = [&](int64_t blocks) {
     const int64_t parts = std::max<int64_t>(1, blocks / layout.segments);
     const int64_t own = std::max<int64_t>(1, layout.segments / blocks);
@@ -142,7 +121,43 @@ void CutSegments(const SegmentLayout& layout, const Device& device, int number_b
   out.streaming = tiles_of(out.blocks) > out.slots;
   const int64_t fit = out.streaming ? resident(true) : most;
   out.teams = static_cast<int>(std::min(layout.rows, fit / out.blocks));
-  if (out.teams > 0) *cut = out;
+  return out.teams > 0 ? out : SegmentCut();
+}
+
+}  // namespace
+
+SegmentShape ShapeOf(const SegmentLayout& layout, int number_bytes, int beside,
+                     const SegmentCut& cut) {
+  SegmentShape out = {};
+  out.layout = layout;
+  out.rows = static_cast<int>(layout.rows);
+  out.segments = static_cast<int>(layout.segments);
+  out.length = static_cast<int>(layout.length * number_bytes / kVectorBytes);
+  out.warps = cut.warps;
+  out.blocks = cut.blocks;
+  out.parts = std::max(1, cut.blocks / out.segments);
+  out.own = std::max(1, out.segments / cut.blocks);
+  out.share = out.length / out.parts;
+  out.extra = out.length % out.parts;
+  out.teams = cut.teams;
+  out.slots = cut.slots;
+  out.kept = cut.slots - kWindow;
+  out.ahead = TilesAhead(layout.segments * layout.length * number_bytes, layout.segments, beside);
+  out.streaming = cut.streaming;
+  out.small_output = layout.rows * layout.segments * layout.length * number_bytes <= kSmallOutput;
+  return out;
+}
+
+void CutSegments(const SegmentLayout& layout, const Device& device, int number_bytes, int beside,
+                 const std::function<const void*(bool, bool)>& kernel, SegmentCut* cut) {
+  using Key = std::tuple<int64_t, int64_t, int64_t, int, int, const void*, int, int, int>;
+  static Known<Key, SegmentCut> known;
+  const Key key(layout.rows, layout.segments, layout.length, number_bytes, beside,
+                kernel(false, false), device.multiprocessors, device.capability,
+                device.shared_bytes);
+  if (known.Find(key, cut)) return;
+  *cut = Search(layout, device, number_bytes, beside, kernel);
+  if (cut->blocks != 0) known.Keep(key, *cut);
 }
 
 }  // namespace cuda
