@@ -44,6 +44,8 @@ struct RowLayout {
   int64_t col_divisor = 1;  // cols: the parameter is the same for the whole row
   // As in layer norm: a parameter for each column, the same for all rows.
   bool by_column() const { return col_divisor == 1 && row_stride == 0; }
+  // As in instance norm of NC...: one for a row.
+  bool by_row() const { return col_divisor == cols && !by_column(); }
 };
 
 // x is [n, s, groups, depth], a statistic for each (n, group). The parameter of an element is

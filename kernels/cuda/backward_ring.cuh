@@ -2,8 +2,10 @@
 #ifndef NV_NORMS_KERNELS_CUDA_BACKWARD_RING_CUH_
 #define NV_NORMS_KERNELS_CUDA_BACKWARD_RING_CUH_
 
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/ring.cuh"
+#include "kernels/cuda/segments_sums.cuh"
 
 namespace nv_norms {
 namespace cuda {
@@ -15,12 +17,16 @@ constexpr int kBackwardClusterNumbers = 24;  // at most, where it copies 16 byte
 struct BackwardRingArguments {
   DType param;
   Formula formula;
+  Activation activation;  // of rows with parameters of their own alone
+  RowsOwn own;
   int64_t rows;
   int cols;
   RingShape shape;
   BackwardBuffers buffers;
   float* dgamma;  // partial sums [teams, cols], where wanted
   float* dbeta;
+  SegmentSums<float>* row_sums;  // [rows], where parameters are the rows' and wanted
+  XhatLine<float>* row_lines;
   Post* mail;  // [rows][blocks], for teams of the grid
 };
 
@@ -40,13 +46,6 @@ __device__ __forceinline__ int StageAt(int stage, int x_bytes) {
   return stage * (kRatio + 1) * (x_bytes / kRatio);
 }
 
-// This thread's part of gamma.
-template <int VEC, int ITEMS>
-__device__ __forceinline__ void LoadGamma(const BackwardRingArguments& args, const RingPlace& place,
-                                          float (&gamma)[ITEMS][VEC]) {
-  LoadOwn(place, args.shape.items, args.param, args.buffers.gamma, 1, gamma);
-}
-
 // This thread's part of its team's sums.
 template <int VEC, int ITEMS>
 __device__ __forceinline__ void StoreSums(const BackwardRingArguments& args, const RingPlace& place,
@@ -57,12 +56,169 @@ __device__ __forceinline__ void StoreSums(const BackwardRingArguments& args, con
                   [&](int k, int i) { StoreAs(to + (place.begin + i) * VEC, sums[k]); });
 }
 
+// gamma, and the sums for dgamma and dbeta, columns' or rows'.
+template <bool BY_ROW, int VEC, int ITEMS>
+struct GradientParams;
+
+// Columns': this thread's stay in its registers.
+template <int VEC, int ITEMS>
+struct GradientParams<false, VEC, ITEMS> {
+  struct Row {};
+  float gamma[ITEMS][VEC];
+  float dgamma[ITEMS][VEC] = {};
+  float dbeta[ITEMS][VEC] = {};
+
+  __device__ __forceinline__ void Load(const BackwardRingArguments& args, const RingPlace& place) {
+    LoadOwn(place, args.shape.items, args.param, args.buffers.gamma, 1, gamma);
+  }
+  static __device__ __forceinline__ Row Of(const BackwardRingArguments&, int64_t) { return Row(); }
+  static __device__ __forceinline__ float Scale(float rstd, const Row&) { return rstd; }
+
+  // load(k, i, e, d) has e = x - mean and dy of an item; adds to the sums of e, w = dy * gamma
+  // and w * e.
+  template <typename Load>
+  __device__ __forceinline__ void Sum(const BackwardRingArguments& args, const RingPlace& place,
+                                      float, const Row&, const Load& load, float* sums) const {
+    ForItems<ITEMS>(place, args.shape.items, [&](int k, int i) {
+      load(k, i, [&](const float (&e)[VEC], const float (&d)[VEC]) {
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+          const float w = d[v] * gamma[k][v];
+          sums[0] += e[v];
+          sums[1] += w;
+          sums[2] += w * e[v];
+        }
+      });
+    });
+  }
+
+  static __device__ __forceinline__ GradientLine Line(const BackwardRingArguments& args, int64_t,
+                                                      float mean, float rstd, const Row&,
+                                                      const float* sums, float inverse, bool) {
+    return LineOf(args.formula, mean, rstd, sums[0], sums[1], sums[2], inverse);
+  }
+
+  // load as above; store(i, dx). AGAIN: load reads dy again, else it has what Sum made of it.
+  template <bool AGAIN, typename Load, typename Store>
+  __device__ __forceinline__ void Apply(const BackwardRingArguments& args, const RingPlace& place,
+                                        float rstd, const Row&, const GradientLine& line,
+                                        const Load& load, const Store& store) {
+    ForItems<ITEMS>(place, args.shape.items, [&](int k, int i) {
+      load(k, i, [&](const float (&e)[VEC], const float (&d)[VEC]) {
+        float out[VEC];
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+          out[v] = d[v] * gamma[k][v] * rstd + (line.offset - e[v] * line.slope);
+          dgamma[k][v] += d[v] * (e[v] * rstd + line.xhat_offset);
+          dbeta[k][v] += d[v];
+        }
+        if (args.buffers.dx != nullptr) store(i, out);
+      });
+    });
+  }
+
+  __device__ __forceinline__ void Store(const BackwardRingArguments& args,
+                                        const RingPlace& place) const {
+    StoreSums(args, place, dgamma, args.dgamma);
+    StoreSums(args, place, dbeta, args.dbeta);
+  }
+};
+
+// Rows': a row's sums of dy and dy * e are those for its dgamma and dbeta, and weighted with its
+// gamma what dx needs.
+template <int VEC, int ITEMS>
+struct GradientParams<true, VEC, ITEMS> {
+  using Row = RowParam;
+
+  __device__ __forceinline__ void Load(const BackwardRingArguments&, const RingPlace&) {}
+  static __device__ __forceinline__ Row Of(const BackwardRingArguments& args, int64_t row) {
+    if (row >= args.rows) return {1, 0};
+    return LoadRowParam(args.own, args.param, args.buffers.gamma, args.buffers.beta, row);
+  }
+  static __device__ __forceinline__ float Scale(float rstd, const Row& row) {
+    return rstd * row.gamma;
+  }
+
+  // Calls use(k, i, derive): derive(e, d) makes the gradient of t = xhat * gamma + beta of dy. The
+  // branch is around all items: between branches the compiler would not overlap their work.
+  template <typename F>
+  static __device__ __forceinline__ void Derived(const BackwardRingArguments& args,
+                                                 const RingPlace& place, float scale, float beta,
+                                                 const F& use) {
+    if (args.activation.none()) {
+      ForItems<ITEMS>(place, args.shape.items, [&](int k, int i) {
+        use(k, i, [](const float (&)[VEC], float (&)[VEC]) {});
+      });
+    } else {
+      const Activator<float> activator(args.activation);
+      ForItems<ITEMS>(place, args.shape.items, [&](int k, int i) {
+        use(k, i, [&](const float (&e)[VEC], float (&d)[VEC]) {
+          float t[VEC];
+#pragma unroll
+          for (int v = 0; v < VEC; ++v) t[v] = fmaf(e[v], scale, beta);
+          activator.Derive(t, d);
+        });
+      });
+    }
+  }
+
+  template <typename Load>
+  static __device__ __forceinline__ void Sum(const BackwardRingArguments& args,
+                                             const RingPlace& place, float scale, const Row& row,
+                                             const Load& load, float* sums) {
+    Derived(args, place, scale, row.beta, [&](int k, int i, const auto& derive) {
+      load(k, i, [&](const float (&e)[VEC], float (&d)[VEC]) {
+        derive(e, d);
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+          sums[0] += e[v];
+          sums[1] += d[v];
+          sums[2] += d[v] * e[v];
+        }
+      });
+    });
+  }
+
+  static __device__ __forceinline__ GradientLine Line(const BackwardRingArguments& args, int64_t at,
+                                                      float mean, float rstd, const Row& row,
+                                                      const float* sums, float inverse,
+                                                      bool store) {
+    const GradientLine out = LineOf(args.formula, mean, rstd, sums[0], sums[1] * row.gamma,
+                                    sums[2] * row.gamma, inverse);
+    if (store && args.row_sums != nullptr) {
+      args.row_sums[at] = {sums[1], sums[2]};
+      args.row_lines[at] = {rstd, out.xhat_offset};
+    }
+    return out;
+  }
+
+  template <bool AGAIN, typename Load, typename Store>
+  static __device__ __forceinline__ void Apply(const BackwardRingArguments& args,
+                                               const RingPlace& place, float scale, const Row& row,
+                                               const GradientLine& line, const Load& load,
+                                               const Store& store) {
+    Derived(args, place, scale, row.beta, [&](int k, int i, const auto& derive) {
+      load(k, i, [&](const float (&e)[VEC], float (&d)[VEC]) {
+        if constexpr (AGAIN) derive(e, d);
+        float out[VEC];
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+          out[v] = d[v] * scale + (line.offset - e[v] * line.slope);
+        }
+        store(i, out);
+      });
+    });
+  }
+
+  static __device__ __forceinline__ void Store(const BackwardRingArguments&, const RingPlace&) {}
+};
+
 using BackwardRingPointer = void (*)(BackwardRingArguments);
 
-// The kernel of teams that are clusters.
-BackwardRingPointer BackwardClusterKernel(DType x, DType dy, const RingShape& shape);
+// The kernel of teams that are clusters; null where there is none for these types.
+BackwardRingPointer BackwardClusterKernel(DType x, DType dy, bool by_row, const RingShape& shape);
 // That of teams of the grid.
-BackwardRingPointer BackwardTeamKernel(DType x, DType dy, const RingShape& shape);
+BackwardRingPointer BackwardTeamKernel(DType x, DType dy, bool by_row, const RingShape& shape);
 
 }  // namespace cuda
 }  // namespace nv_norms

@@ -9,7 +9,7 @@ namespace cuda {
 namespace {
 
 // D: of dy.
-template <typename T, typename D, int VEC, int NUMBERS>
+template <typename T, typename D, int VEC, int NUMBERS, bool BY_ROW>
 __global__ void __launch_bounds__(kRingThreads, 1)
     ClusterKernel(const __grid_constant__ BackwardRingArguments args) {
   extern __shared__ uint4 ring[];  // [stages][x, dy][share], posts
@@ -43,10 +43,9 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     CommitCopies();
   };
   for (int s = 0; s < shape.stages; ++s) copy(place.team + s * place.teams, s);
-  float gamma[kItems][VEC];
-  float dgamma[kItems][VEC] = {};
-  float dbeta[kItems][VEC] = {};
-  LoadGamma(args, place, gamma);
+  using Params = GradientParams<BY_ROW, VEC, kItems>;
+  Params params;
+  params.Load(args, place);
   const float inverse = 1.0f / static_cast<float>(args.cols);
   const auto mean_of = [&](int64_t row) {
     return means != nullptr && row < args.rows ? means[row] : 0.0f;
@@ -54,8 +53,10 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   const auto rstd_of = [&](int64_t row) { return row < args.rows ? rstds[row] : 0.0f; };
   float mean = mean_of(place.team);
   float rstd = rstd_of(place.team);
+  typename Params::Row own = Params::Of(args, place.team);
   float old_mean = 0;  // of the row before
   float old_rstd = 0;
+  typename Params::Row old_own = own;
 
   AwaitMail(shape);
   int slot = 0;  // of `row`
@@ -64,26 +65,25 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     const bool more = row < args.rows;
     const float next_mean = mean_of(row + place.teams);
     const float next_rstd = rstd_of(row + place.teams);
+    const typename Params::Row next_own = Params::Of(args, row + place.teams);
+    const auto load_of = [&](const char* from, float about) {
+      return [&x_bytes, from, about](int, int i, const auto& use) {
+        float e[VEC];
+        float d[VEC];
+        Unpack<T>(from + i * kBytes, e);
+        Unpack<D>(from + x_bytes + i * kBeside, d);
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) e[v] -= about;
+        use(e, d);
+      };
+    };
     // Of e = x - mean, w = dy * gamma and w * e: of this warp's part of the row, and of all posts
     // of the row before. One round of shuffles adds up all six.
     float sums[6] = {0, 0, 0, 0, 0, 0};
     if (more) {
       WaitForCopies(shape.stages - 2);
       const char* from = stages + StageAt<T, D>(slot, x_bytes);
-      ForItems<kItems>(place, shape.items, [&](int k, int i) {
-        float e[VEC];
-        float d[VEC];
-        Unpack<T>(from + i * kBytes, e);
-        Unpack<D>(from + x_bytes + i * kBeside, d);
-#pragma unroll
-        for (int v = 0; v < VEC; ++v) {
-          e[v] -= mean;
-          const float w = d[v] * gamma[k][v];
-          sums[0] += e[v];
-          sums[1] += w;
-          sums[2] += w * e[v];
-        }
-      });
+      params.Sum(args, place, Params::Scale(rstd, own), own, load_of(from, mean), sums);
     }
     if (step > 0) {
       WaitForPosts(mail, step - 1);
@@ -105,62 +105,57 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     if (step > 0) {
       const int64_t old = row - place.teams;
       const int old_slot = slot == 0 ? shape.stages - 1 : slot - 1;
-      const GradientLine line =
-          LineOf(args.formula, old_mean, old_rstd, sums[3], sums[4], sums[5], inverse);
+      const GradientLine line = Params::Line(args, old, old_mean, old_rstd, old_own, sums + 3,
+                                             inverse, place.rank == 0 && threadIdx.x == 0);
       const char* from = stages + StageAt<T, D>(old_slot, x_bytes);
       T* to = dx + old * args.cols;
-      ForItems<kItems>(place, shape.items, [&](int k, int i) {
-        float e[VEC];
-        float d[VEC];
-        Unpack<T>(from + i * kBytes, e);
-        Unpack<D>(from + x_bytes + i * kBeside, d);
-        float out[VEC];
-#pragma unroll
-        for (int v = 0; v < VEC; ++v) {
-          e[v] -= old_mean;
-          out[v] = d[v] * gamma[k][v] * old_rstd + (line.offset - e[v] * line.slope);
-          dgamma[k][v] += d[v] * (e[v] * old_rstd + line.xhat_offset);
-          dbeta[k][v] += d[v];
-        }
-        if (args.buffers.dx != nullptr) StoreAs(to + i * VEC, out);
-      });
+      params.template Apply<true>(
+          args, place, Params::Scale(old_rstd, old_own), old_own, line, load_of(from, old_mean),
+          [&](int i, const float (&out)[VEC]) { StoreAs(to + i * VEC, out); });
       copy(old + shape.stages * place.teams, old_slot);
     }
     if (!more) break;
     slot = slot + 1 == shape.stages ? 0 : slot + 1;
     old_mean = mean;
     old_rstd = rstd;
+    old_own = own;
     mean = next_mean;
     rstd = next_rstd;
+    own = next_own;
   }
   WaitForCopies<0>();
-  StoreSums(args, place, dgamma, args.dgamma);
-  StoreSums(args, place, dbeta, args.dbeta);
+  params.Store(args, place);
 }
 
-template <typename T, typename D>
+template <typename T, typename D, bool BY_ROW>
 BackwardRingPointer WideKernelFor(const RingShape& shape) {
   constexpr int kVector = kVectorOf<T>;
   return shape.items * kVector == kBackwardNumbers
-             ? ClusterKernel<T, D, kVector, kBackwardNumbers>
-             : ClusterKernel<T, D, kVector, kBackwardClusterNumbers>;
+             ? ClusterKernel<T, D, kVector, kBackwardNumbers, BY_ROW>
+             : ClusterKernel<T, D, kVector, kBackwardClusterNumbers, BY_ROW>;
 }
 
-template <typename T>
+template <typename T, bool BY_ROW>
 BackwardRingPointer KernelFor(const RingShape& shape) {
-  if (shape.vector != kVectorOf<T>) return ClusterKernel<T, T, 4 / sizeof(T), kBackwardNumbers>;
-  return WideKernelFor<T, T>(shape);
+  if (shape.vector == kVectorOf<T>) return WideKernelFor<T, T, BY_ROW>(shape);
+  return BY_ROW ? nullptr : ClusterKernel<T, T, 4 / sizeof(T), kBackwardNumbers, false>;
+}
+
+template <bool BY_ROW>
+BackwardRingPointer KernelOf(DType x, DType dy, const RingShape& shape) {
+  if (x != dy) {
+    return dy == DType::kHalf ? WideKernelFor<float, __half, BY_ROW>(shape)
+                              : WideKernelFor<float, __nv_bfloat16, BY_ROW>(shape);
+  }
+  if (x == DType::kFloat) return KernelFor<float, BY_ROW>(shape);
+  return x == DType::kHalf ? KernelFor<__half, BY_ROW>(shape)
+                           : KernelFor<__nv_bfloat16, BY_ROW>(shape);
 }
 
 }  // namespace
 
-BackwardRingPointer BackwardClusterKernel(DType x, DType dy, const RingShape& shape) {
-  if (x != dy) {
-    return dy == DType::kHalf ? WideKernelFor<float, __half>(shape)
-                              : WideKernelFor<float, __nv_bfloat16>(shape);
-  }
-  if (x == DType::kFloat) return KernelFor<float>(shape);
-  return x == DType::kHalf ? KernelFor<__half>(shape) : KernelFor<__nv_bfloat16>(shape);
+BackwardRingPointer BackwardClusterKernel(DType x, DType dy, bool by_row, const RingShape& shape) {
+  return by_row ? KernelOf<true>(x, dy, shape) : KernelOf<false>(x, dy, shape);
 }
 
 }  // namespace cuda

@@ -10,7 +10,7 @@ namespace {
 using Arguments = BackwardRingArguments;
 
 // D: of dy.
-template <typename T, typename D, int VEC>
+template <typename T, typename D, int VEC, bool BY_ROW>
 __global__ void __launch_bounds__(kRingThreads, 1)
     RingKernel(const __grid_constant__ Arguments args) {
   extern __shared__ uint4 ring[];  // [stages][x, dy][share]
@@ -41,10 +41,9 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     CommitCopies();
   };
   for (int s = 0; s < shape.stages; ++s) copy(place.team + s * place.teams, s);
-  float gamma[kItems][VEC];
-  float dgamma[kItems][VEC] = {};
-  float dbeta[kItems][VEC] = {};
-  LoadGamma(args, place, gamma);
+  using Params = GradientParams<BY_ROW, VEC, kItems>;
+  Params params;
+  params.Load(args, place);
   const float inverse = 1.0f / static_cast<float>(args.cols);
   const auto mean_of = [&](int64_t row) {
     return means != nullptr && row < args.rows ? means[row] : 0.0f;
@@ -52,78 +51,81 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   const auto rstd_of = [&](int64_t row) { return row < args.rows ? rstds[row] : 0.0f; };
   float next_mean = mean_of(place.team);
   float next_rstd = rstd_of(place.team);
+  typename Params::Row next_own = Params::Of(args, place.team);
   int slot = 0;  // of `row`
   int parity = 0;
   for (int64_t row = place.team; row < args.rows; row += place.teams) {
     const float mean = next_mean;
     const float rstd = next_rstd;
+    const typename Params::Row own = next_own;
     next_mean = mean_of(row + place.teams);
     next_rstd = rstd_of(row + place.teams);
+    next_own = Params::Of(args, row + place.teams);
+    const float scale = Params::Scale(rstd, own);
     WaitForCopies(shape.stages - 1);
     const char* from = stages + StageAt<T, D>(slot, x_bytes);
     float e[kItems][VEC];
     float d[kItems][VEC];
     float sums[3] = {0, 0, 0};
-    ForItems<kItems>(place, shape.items, [&](int k, int i) {
+    const auto load = [&](int k, int i, const auto& use) {
       Unpack<T>(from + i * kBytes, e[k]);
       Unpack<D>(from + x_bytes + i * kBeside, d[k]);
 #pragma unroll
-      for (int v = 0; v < VEC; ++v) {
-        e[k][v] -= mean;
-        const float w = d[k][v] * gamma[k][v];
-        sums[0] += e[k][v];
-        sums[1] += w;
-        sums[2] += w * e[k][v];
-      }
-    });
+      for (int v = 0; v < VEC; ++v) e[k][v] -= mean;
+      use(e[k], d[k]);
+    };
+    params.Sum(args, place, scale, own, load, sums);
     copy(row + shape.stages * place.teams, slot);
     slot = slot + 1 == shape.stages ? 0 : slot + 1;
     // Two storages by turns: a thread may still read one when another is a row ahead.
     ShortBlockSum(sums, &storage[parity]);
-    const GradientLine line = LineOf(args.formula, mean, rstd, sums[0], sums[1], sums[2], inverse);
+    const GradientLine line =
+        Params::Line(args, row, mean, rstd, own, sums, inverse, threadIdx.x == 0);
     T* to = dx + row * args.cols;
-    ForItems<kItems>(place, shape.items, [&](int k, int i) {
-      float out[VEC];
-#pragma unroll
-      for (int v = 0; v < VEC; ++v) {
-        const float w = d[k][v] * gamma[k][v];
-        out[v] = w * rstd + (line.offset - e[k][v] * line.slope);
-        dgamma[k][v] += d[k][v] * (e[k][v] * rstd + line.xhat_offset);
-        dbeta[k][v] += d[k][v];
-      }
-      if (args.buffers.dx != nullptr) StoreAs(to + i * VEC, out);
-    });
+    const auto kept = [&](int k, int, const auto& use) { use(e[k], d[k]); };
+    params.template Apply<false>(
+        args, place, scale, own, line, kept,
+        [&](int i, const float (&out)[VEC]) { StoreAs(to + i * VEC, out); });
     parity ^= 1;
   }
   WaitForCopies<0>();
-  StoreSums(args, place, dgamma, args.dgamma);
-  StoreSums(args, place, dbeta, args.dbeta);
+  params.Store(args, place);
 }
 
-template <typename T>
+template <typename T, bool BY_ROW>
 BackwardRingPointer KernelFor(const RingShape& shape) {
-  return shape.vector == kVectorOf<T> ? RingKernel<T, T, kVectorOf<T>>
-                                      : RingKernel<T, T, 4 / sizeof(T)>;
+  if (shape.vector == kVectorOf<T>) return RingKernel<T, T, kVectorOf<T>, BY_ROW>;
+  return BY_ROW ? nullptr : RingKernel<T, T, 4 / sizeof(T), false>;
 }
 
-BackwardRingPointer KernelFor(DType x, DType dy, const RingShape& shape) {
-  if (shape.team == Team::kCluster) return BackwardClusterKernel(x, dy, shape);
-  if (shape.team == Team::kGrid) return BackwardTeamKernel(x, dy, shape);
+template <bool BY_ROW>
+BackwardRingPointer KernelOf(DType x, DType dy, const RingShape& shape) {
   if (x != dy) {
-    return dy == DType::kHalf ? RingKernel<float, __half, 4> : RingKernel<float, __nv_bfloat16, 4>;
+    return dy == DType::kHalf ? RingKernel<float, __half, 4, BY_ROW>
+                              : RingKernel<float, __nv_bfloat16, 4, BY_ROW>;
   }
-  if (x == DType::kFloat) return KernelFor<float>(shape);
-  return x == DType::kHalf ? KernelFor<__half>(shape) : KernelFor<__nv_bfloat16>(shape);
+  if (x == DType::kFloat) return KernelFor<float, BY_ROW>(shape);
+  return x == DType::kHalf ? KernelFor<__half, BY_ROW>(shape)
+                           : KernelFor<__nv_bfloat16, BY_ROW>(shape);
+}
+
+BackwardRingPointer KernelFor(DType x, DType dy, bool by_row, const RingShape& shape) {
+  if (shape.team == Team::kCluster) return BackwardClusterKernel(x, dy, by_row, shape);
+  if (shape.team == Team::kGrid) return BackwardTeamKernel(x, dy, by_row, shape);
+  return by_row ? KernelOf<true>(x, dy, shape) : KernelOf<false>(x, dy, shape);
 }
 
 RingShape ShapeOf(const BackwardPlan& plan, int64_t bytes) {
   const RowLayout& layout = plan.problem.geometry.rows;
   const int64_t size = SizeOf(plan.problem.x);
-  return RingShapeOf(layout.rows, layout.cols,
-                     {size, SizeOf(plan.problem.dy), SizeOf(plan.problem.dx)}, bytes / size,
-                     {kBackwardNumbers, kBackwardNumbers,
-                      bytes == 16 ? kBackwardClusterNumbers : kBackwardNumbers},
-                     plan.device);
+  return RingShapeOf(
+      layout.rows, layout.cols, {size, SizeOf(plan.problem.dy), SizeOf(plan.problem.dx)},
+      bytes / size,
+      {kBackwardNumbers, kBackwardNumbers, bytes == 16 ? kBackwardClusterNumbers : kBackwardNumbers,
+       layout.by_row() && !plan.problem.activation.none() ? kTeamLeastNumbersActivated
+                                                          : kTeamLeastNumbers,
+       kTeamNumbers},
+      plan.device);
 }
 
 }  // namespace
@@ -135,13 +137,15 @@ RingShape BackwardRingShape(const BackwardPlan& plan) {
   RingShape none;
   none.blocks = 0;
   const bool mixed = MixedGradient(problem);
+  const bool by_row = layout.by_row();
+  if (by_row && !ByRowFits(layout, SizeOf(problem.x))) return none;
   if (problem.in_double() || problem.dx != problem.x || (problem.dy != problem.x && !mixed) ||
       row_bytes % (mixed ? 16 : 4) != 0) {
     return none;
   }
   RingShape out = ShapeOf(plan, row_bytes % 16 == 0 ? 16 : 4);
   if (out.blocks != 0 && out.team == Team::kCluster) {
-    const BackwardRingPointer kernel = KernelFor(problem.x, problem.dy, out);
+    const BackwardRingPointer kernel = KernelFor(problem.x, problem.dy, by_row, out);
     const int64_t fit = ClustersThatFit(reinterpret_cast<const void*>(kernel), out);
     if (fit == 0) return none;
     out.teams = std::min(layout.rows, fit);
@@ -150,26 +154,31 @@ RingShape BackwardRingShape(const BackwardPlan& plan) {
 }
 
 Status LaunchBackwardRowsRing(const BackwardPlan& plan, const RingShape& shape,
-                              const BackwardBuffers& buffers, float* dgamma, float* dbeta,
-                              void* mail, void* stream, bool* launched) {
+                              const BackwardBuffers& buffers, const RingSums& sums, void* mail,
+                              void* stream, bool* launched) {
   const BackwardProblem& problem = plan.problem;
   const RowLayout& layout = problem.geometry.rows;
   const int64_t bytes = shape.vector * SizeOf(problem.x);
   *launched = shape.blocks != 0 && AlignedTo(buffers.x, bytes) && AlignedTo(buffers.dy, bytes) &&
-              AlignedTo(buffers.dx, bytes) && AlignedTo(buffers.gamma, bytes);
+              AlignedTo(buffers.dx, bytes) && (layout.by_row() || AlignedTo(buffers.gamma, bytes));
   if (!*launched) return Status();
   Arguments args = {};
   args.param = problem.param;
   args.formula = problem.formula;
+  args.activation = problem.activation;
+  args.own = RowsOwn::Of(layout);
   args.rows = layout.rows;
   args.cols = static_cast<int>(layout.cols);
   args.shape = shape;
   args.buffers = buffers;
-  args.dgamma = dgamma;
-  args.dbeta = dbeta;
+  args.dgamma = sums.dgamma;
+  args.dbeta = sums.dbeta;
+  args.row_sums = sums.rows;
+  args.row_lines = sums.lines;
   args.mail = static_cast<Post*>(mail);
-  return LaunchRing("normalization gradient of long rows", KernelFor(problem.x, problem.dy, shape),
-                    shape, layout.rows, mail, stream, launched, args);
+  return LaunchRing("normalization gradient of long rows",
+                    KernelFor(problem.x, problem.dy, layout.by_row(), shape), shape, layout.rows,
+                    mail, stream, launched, args);
 }
 
 }  // namespace cuda

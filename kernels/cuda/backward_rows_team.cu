@@ -24,7 +24,7 @@ __device__ __forceinline__ float4 Collect(const BackwardRingArguments& args, int
 }
 
 // D: of dy.
-template <typename T, typename D, int VEC, int NUMBERS>
+template <typename T, typename D, int VEC, int NUMBERS, bool BY_ROW>
 __global__ void __launch_bounds__(kTeamThreads<NUMBERS>, 1)
     TeamKernel(const __grid_constant__ BackwardRingArguments args) {
   extern __shared__ uint4 ring[];  // [stages][x, dy][share], [lag + 1][threads] of float4
@@ -32,6 +32,7 @@ __global__ void __launch_bounds__(kTeamThreads<NUMBERS>, 1)
   constexpr int kItems = NUMBERS / VEC;
   constexpr int kBytes = VEC * sizeof(T);
   constexpr int kBeside = VEC * sizeof(D);
+  using Params = GradientParams<BY_ROW, VEC, kItems>;
   const RingShape& shape = args.shape;
   const RingPlace place = PlaceOf<Team::kGrid, kItems>(shape, args.cols / VEC);
   const int x_bytes = StageXBytes<T, D, VEC>(shape);
@@ -90,22 +91,44 @@ __global__ void __launch_bounds__(kTeamThreads<NUMBERS>, 1)
         [&](int64_t row, int slot, const auto& of) {
           const float mean = mean_of(row);
           const float rstd = rstds[row];
-          const float4 sums = of();
-          const GradientLine line =
-              LineOf(args.formula, mean, rstd, sums.x, sums.y, sums.z, inverse);
+          const typename Params::Row own = Params::Of(args, row);
+          const float4 of_row = of();
+          const float sums[kPostNumbers] = {of_row.x, of_row.y, of_row.z};
+          const GradientLine line = Params::Line(args, row, mean, rstd, own, sums, inverse,
+                                                 place.rank == 0 && threadIdx.x % 32 == 0);
+          float4 second = make_float4(Params::Scale(rstd, own), 0, 0, 0);
+          if constexpr (BY_ROW) second.y = own.beta;
           LeaveLine(&desk, slot,
-                    {make_float4(line.offset, line.slope, line.xhat_offset, mean),
-                     make_float4(rstd, 0, 0, 0)});
+                    {make_float4(line.offset, line.slope, line.xhat_offset, mean), second});
         });
     WaitForCopies<0>();
     return;
   }
 
-  float gamma[kItems][VEC];
-  float dgamma[kItems][VEC] = {};
-  float dbeta[kItems][VEC] = {};
-  LoadGamma(args, place, gamma);
+  Params params;
+  params.Load(args, place);
+  const auto load_of = [&](const char* from, float about) {
+    return [&x_bytes, from, about](int, int i, const auto& use) {
+      float e[VEC];
+      float d[VEC];
+      Unpack<T>(from + i * kBytes, e);
+      Unpack<D>(from + x_bytes + i * kBeside, d);
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) e[v] -= about;
+      use(e, d);
+    };
+  };
+  // Of a row's own parameters only an activation's gradient asks so early.
+  const bool early = BY_ROW && !args.activation.none();
   float next_mean = mean_of(place.team);
+  float next_scale = 0;
+  typename Params::Row next_own = {};
+  const auto ask = [&](int64_t row) {
+    if (!early || row >= args.rows) return;
+    next_own = Params::Of(args, row);
+    next_scale = Params::Scale(rstds[row], next_own);
+  };
+  ask(place.team);
   Turn turn;
   Turn old_turn;  // of the row whose gradient is written
   int stage = 0;
@@ -114,24 +137,14 @@ __global__ void __launch_bounds__(kTeamThreads<NUMBERS>, 1)
   for (int step = 0; step < steps + shape.lag; ++step) {
     if (step < steps) {
       const float mean = next_mean;
+      const float scale = next_scale;
+      const typename Params::Row own = next_own;
       next_mean = mean_of(RowOf(place, step + 1));
+      ask(RowOf(place, step + 1));
       WaitForCopies(shape.stages - 1 - min(step, shape.lag));
       const char* from = stages + StageAt<T, D>(stage, x_bytes);
       float sums[3] = {0, 0, 0};
-      ForItems<kItems>(place, shape.items, [&](int k, int i) {
-        float e[VEC];
-        float d[VEC];
-        Unpack<T>(from + i * kBytes, e);
-        Unpack<D>(from + x_bytes + i * kBeside, d);
-#pragma unroll
-        for (int v = 0; v < VEC; ++v) {
-          e[v] -= mean;
-          const float w = d[v] * gamma[k][v];
-          sums[0] += e[v];
-          sums[1] += w;
-          sums[2] += w * e[v];
-        }
-      });
+      params.Sum(args, place, scale, own, load_of(from, mean), sums);
       WriteSums(shape, &desk, desk_sums, turn, make_float4(sums[0], sums[1], sums[2], 0));
       turn.Next(shape.lag + 1);
       stage = stage + 1 == shape.stages ? 0 : stage + 1;
@@ -139,56 +152,56 @@ __global__ void __launch_bounds__(kTeamThreads<NUMBERS>, 1)
     if (step < shape.lag) continue;
     const int old = step - shape.lag;
     WaitAt(desk.ready + old_turn.slot, old_turn.parity);
-    const float4 line = desk.lines[old_turn.slot].first;  // offset, slope, xhat_offset, mean
-    const float rstd = desk.lines[old_turn.slot].second.x;
+    const float4 left = desk.lines[old_turn.slot].first;  // offset, slope, xhat_offset, mean
+    const float4 second = desk.lines[old_turn.slot].second;
+    typename Params::Row own = {};
+    if constexpr (BY_ROW) own.beta = second.y;
     const char* from = stages + StageAt<T, D>(old_stage, x_bytes);
     T* to = dx + RowOf(place, old) * args.cols;
-    ForItems<kItems>(place, shape.items, [&](int k, int i) {
-      float e[VEC];
-      float d[VEC];
-      Unpack<T>(from + i * kBytes, e);
-      Unpack<D>(from + x_bytes + i * kBeside, d);
-      float out[VEC];
-#pragma unroll
-      for (int v = 0; v < VEC; ++v) {
-        e[v] -= line.w;
-        out[v] = d[v] * gamma[k][v] * rstd + (line.x - e[v] * line.y);
-        dgamma[k][v] += d[v] * (e[v] * rstd + line.z);
-        dbeta[k][v] += d[v];
-      }
-      if (args.buffers.dx != nullptr) StoreAs(to + i * VEC, out);
-    });
+    params.template Apply<true>(
+        args, place, second.x, own, {left.x, left.y, left.z}, load_of(from, left.w),
+        [&](int i, const float (&out)[VEC]) { StoreAs(to + i * VEC, out); });
     copy(old + shape.stages, old_stage);
     old_turn.Next(shape.lag + 1);
     old_stage = old_stage + 1 == shape.stages ? 0 : old_stage + 1;
   }
   WaitForCopies<0>();
-  StoreSums(args, place, dgamma, args.dgamma);
-  StoreSums(args, place, dbeta, args.dbeta);
+  params.Store(args, place);
 }
 
-template <typename T, typename D>
+template <typename T, typename D, bool BY_ROW>
 BackwardRingPointer WideKernelFor(const RingShape& shape) {
   constexpr int kVector = kVectorOf<T>;
-  return shape.items * kVector == 16 ? TeamKernel<T, D, kVector, 16>
-                                     : TeamKernel<T, D, kVector, 24>;
+  if constexpr (BY_ROW) {
+    if (shape.items * kVector == kTeamLeastNumbersActivated) {
+      return TeamKernel<T, D, kVector, kTeamLeastNumbersActivated, true>;
+    }
+  }
+  return shape.items * kVector == 16 ? TeamKernel<T, D, kVector, 16, BY_ROW>
+                                     : TeamKernel<T, D, kVector, kTeamNumbers, BY_ROW>;
 }
 
-template <typename T>
+template <typename T, bool BY_ROW>
 BackwardRingPointer KernelFor(const RingShape& shape) {
-  return shape.vector == kVectorOf<T> ? WideKernelFor<T, T>(shape)
-                                      : TeamKernel<T, T, 4 / sizeof(T), 16>;
+  if (shape.vector == kVectorOf<T>) return WideKernelFor<T, T, BY_ROW>(shape);
+  return BY_ROW ? nullptr : TeamKernel<T, T, 4 / sizeof(T), 16, false>;
+}
+
+template <bool BY_ROW>
+BackwardRingPointer KernelOf(DType x, DType dy, const RingShape& shape) {
+  if (x != dy) {
+    return dy == DType::kHalf ? WideKernelFor<float, __half, BY_ROW>(shape)
+                              : WideKernelFor<float, __nv_bfloat16, BY_ROW>(shape);
+  }
+  if (x == DType::kFloat) return KernelFor<float, BY_ROW>(shape);
+  return x == DType::kHalf ? KernelFor<__half, BY_ROW>(shape)
+                           : KernelFor<__nv_bfloat16, BY_ROW>(shape);
 }
 
 }  // namespace
 
-BackwardRingPointer BackwardTeamKernel(DType x, DType dy, const RingShape& shape) {
-  if (x != dy) {
-    return dy == DType::kHalf ? WideKernelFor<float, __half>(shape)
-                              : WideKernelFor<float, __nv_bfloat16>(shape);
-  }
-  if (x == DType::kFloat) return KernelFor<float>(shape);
-  return x == DType::kHalf ? KernelFor<__half>(shape) : KernelFor<__nv_bfloat16>(shape);
+BackwardRingPointer BackwardTeamKernel(DType x, DType dy, bool by_row, const RingShape& shape) {
+  return by_row ? KernelOf<true>(x, dy, shape) : KernelOf<false>(x, dy, shape);
 }
 
 }  // namespace cuda

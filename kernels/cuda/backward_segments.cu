@@ -328,13 +328,21 @@ void PlanBackwardSegments(BackwardPlan* plan) {
   plan->workspace =
       problem.in_double() ? Places<double>(problem).bytes : Places<float>(problem).bytes;
   PlanBackwardSegmentsResident(plan);
+  PlanBackwardRowsOwn(plan);
+}
+
+Status LaunchBackwardSegmentsOnChip(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                                    void* workspace, void* stream, bool* launched) {
+  const Status status = LaunchBackwardRowsOwn(plan, buffers, workspace, stream, launched);
+  if (*launched || !status.ok()) return status;
+  return LaunchBackwardSegmentsResident(plan, buffers, workspace, stream, launched);
 }
 
 Status LaunchBackwardSegments(const BackwardPlan& plan, const BackwardBuffers& buffers,
                               void* workspace, void* stream) {
   bool launched = false;
   NV_NORMS_RETURN_IF_ERROR(
-      LaunchBackwardSegmentsResident(plan, buffers, workspace, stream, &launched));
+      LaunchBackwardSegmentsOnChip(plan, buffers, workspace, stream, &launched));
   if (launched) return Status();
   return plan.problem.in_double() ? LaunchAs<double>(plan, buffers, workspace, stream)
                                   : LaunchAs<float>(plan, buffers, workspace, stream);

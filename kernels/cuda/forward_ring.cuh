@@ -2,6 +2,7 @@
 #ifndef NV_NORMS_KERNELS_CUDA_FORWARD_RING_CUH_
 #define NV_NORMS_KERNELS_CUDA_FORWARD_RING_CUH_
 
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/ring.cuh"
 
@@ -18,6 +19,8 @@ struct ForwardRingArguments {
   DType param;
   Formula formula;
   float epsilon;
+  Activation activation;  // of rows with parameters of their own alone
+  RowsOwn own;
   int64_t rows;
   int cols;
   RingShape shape;
@@ -25,27 +28,88 @@ struct ForwardRingArguments {
   Post* mail;  // [rows][blocks], for teams of the grid
 };
 
-// This thread's part of gamma and beta.
-template <int VEC, int ITEMS>
-__device__ __forceinline__ void LoadGammaBeta(const ForwardRingArguments& args,
-                                              const RingPlace& place, float (&gamma)[ITEMS][VEC],
-                                              float (&beta)[ITEMS][VEC]) {
-  LoadOwn(place, args.shape.items, args.param, args.buffers.gamma, 1, gamma);
-  LoadOwn(place, args.shape.items, args.param, args.buffers.beta, 0, beta);
-}
-
 using ForwardRingPointer = void (*)(ForwardRingArguments);
 
 // The kernel of teams that are clusters; null where there is none for these types.
-ForwardRingPointer ForwardClusterKernel(DType x, DType y, const RingShape& shape);
+ForwardRingPointer ForwardClusterKernel(DType x, DType y, bool by_row, const RingShape& shape);
 // The same of teams of the grid.
-ForwardRingPointer ForwardTeamKernel(DType x, DType y, const RingShape& shape);
+ForwardRingPointer ForwardTeamKernel(DType x, DType y, bool by_row, const RingShape& shape);
 
 // (x - shift) * rstd + offset is xhat.
 struct ForwardLine {
   float shift;
   float rstd;
   float offset;
+};
+
+// gamma and beta, a column's or a row's.
+template <bool BY_ROW, int VEC, int ITEMS>
+struct ForwardParams;
+
+// A column's: this thread's stay in its registers.
+template <int VEC, int ITEMS>
+struct ForwardParams<false, VEC, ITEMS> {
+  struct Row {};
+  float gamma[ITEMS][VEC];
+  float beta[ITEMS][VEC];
+
+  __device__ __forceinline__ void Load(const ForwardRingArguments& args, const RingPlace& place) {
+    LoadOwn(place, args.shape.items, args.param, args.buffers.gamma, 1, gamma);
+    LoadOwn(place, args.shape.items, args.param, args.buffers.beta, 0, beta);
+  }
+  static __device__ __forceinline__ Row Of(const ForwardRingArguments&, int64_t) { return Row(); }
+  static __device__ __forceinline__ ForwardLine Scaled(const ForwardLine& line, const Row&) {
+    return line;
+  }
+  // use(k, i, apply) for this thread's items; apply(values) makes y of x.
+  template <typename F>
+  __device__ __forceinline__ void ForOutput(const ForwardRingArguments& args,
+                                            const RingPlace& place, const ForwardLine& line,
+                                            const F& use) const {
+    ForItems<ITEMS>(place, args.shape.items, [&](int k, int i) {
+      use(k, i, [&](float (&v)[VEC]) {
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) {
+          v[j] = ((v[j] - line.shift) * line.rstd + line.offset) * gamma[k][j] + beta[k][j];
+        }
+      });
+    });
+  }
+};
+
+// A row's go into its line: (x - shift) * rstd + offset is y, or what the activation is of.
+template <int VEC, int ITEMS>
+struct ForwardParams<true, VEC, ITEMS> {
+  using Row = RowParam;
+
+  __device__ __forceinline__ void Load(const ForwardRingArguments&, const RingPlace&) {}
+  static __device__ __forceinline__ Row Of(const ForwardRingArguments& args, int64_t row) {
+    return LoadRowParam(args.own, args.param, args.buffers.gamma, args.buffers.beta, row);
+  }
+  static __device__ __forceinline__ ForwardLine Scaled(const ForwardLine& line, const Row& row) {
+    return {line.shift, line.rstd * row.gamma, line.offset * row.gamma + row.beta};
+  }
+  template <typename F>
+  __device__ __forceinline__ void ForOutput(const ForwardRingArguments& args,
+                                            const RingPlace& place, const ForwardLine& line,
+                                            const F& use) const {
+    const auto apply = [&](float (&v)[VEC]) {
+#pragma unroll
+      for (int j = 0; j < VEC; ++j) v[j] = (v[j] - line.shift) * line.rstd + line.offset;
+    };
+    // A branch around all items: between branches the compiler would not overlap their work.
+    if (args.activation.none()) {
+      ForItems<ITEMS>(place, args.shape.items, [&](int k, int i) { use(k, i, apply); });
+    } else {
+      const Activator<float> activator(args.activation);
+      ForItems<ITEMS>(place, args.shape.items, [&](int k, int i) {
+        use(k, i, [&](float (&v)[VEC]) {
+          apply(v);
+          activator.Apply(v);
+        });
+      });
+    }
+  }
 };
 
 // A row's statistics; mean = shift + low.

@@ -1,5 +1,5 @@
 // x is [rows, cols]. A cluster of blocks has a row at a time, or one block whose warps work as
-// those of a cluster do; x is read once, gamma and beta stay in registers.
+// those of a cluster do; x is read once, gamma and beta stay in registers, or are the row's.
 #include "kernels/cuda/cluster_mail.cuh"
 #include "kernels/cuda/forward_ring.cuh"
 
@@ -7,7 +7,7 @@ namespace nv_norms {
 namespace cuda {
 namespace {
 
-template <typename T, typename Y, int VEC, int NUMBERS>
+template <typename T, typename Y, int VEC, int NUMBERS, bool BY_ROW>
 __global__ void __launch_bounds__(kRingThreads, 1)
     ClusterKernel(const __grid_constant__ ForwardRingArguments args) {
   extern __shared__ uint4 ring[];  // [stages][share], posts
@@ -37,9 +37,9 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     CommitCopies();
   };
   for (int s = 0; s < shape.stages; ++s) copy(place.team + s * place.teams, s);
-  float gamma[kItems][VEC];
-  float beta[kItems][VEC];
-  LoadGammaBeta(args, place, gamma, beta);
+  using Params = ForwardParams<BY_ROW, VEC, kItems>;
+  Params params;
+  params.Load(args, place);
   const bool center = args.formula != Formula::kRms;  // the statistics, at least
   const int warp_first = place.first - lane;
   const int vectors = max(0, min(32 * shape.items, place.count - warp_first));
@@ -52,6 +52,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   int64_t row = place.team;
   for (unsigned step = 0;; ++step, row += place.teams) {
     const bool more = row < args.rows;
+    const typename Params::Row own = Params::Of(args, step > 0 ? row - place.teams : row);
     // Of this row v - shift and its square; of the row before what the warps' means are from that
     // of the first. One round of shuffles adds up all three.
     float sums[3] = {0, 0, 0};
@@ -122,13 +123,10 @@ __global__ void __launch_bounds__(kRingThreads, 1)
                                       m2[0] * row_inverse, place.rank == 0 && threadIdx.x == 0);
       const char* from = stages + old_slot * stage_bytes;
       Y* to = y + old * args.cols;
-      ForItems<kItems>(place, shape.items, [&](int k, int i) {
+      params.ForOutput(args, place, Params::Scaled(line, own), [&](int, int i, const auto& apply) {
         float v[VEC];
         Unpack<T>(from + i * kBytes, v);
-#pragma unroll
-        for (int j = 0; j < VEC; ++j) {
-          v[j] = ((v[j] - line.shift) * line.rstd + line.offset) * gamma[k][j] + beta[k][j];
-        }
+        apply(v);
         StoreAs(to + i * VEC, v);
       });
       copy(old + shape.stages * place.teams, old_slot);
@@ -140,35 +138,43 @@ __global__ void __launch_bounds__(kRingThreads, 1)
 }
 
 // Each number of items of usual types has a kernel of its own.
-template <typename T, typename Y>
+template <typename T, typename Y, bool BY_ROW>
 ForwardRingPointer WideKernelFor(const RingShape& shape) {
   constexpr int kVector = kVectorOf<T>;
-  if (shape.items * kVector == 16) return ClusterKernel<T, Y, kVector, 16>;
-  if (shape.items * kVector == 24) return ClusterKernel<T, Y, kVector, 24>;
-  return ClusterKernel<T, Y, kVector, kForwardNumbers>;
+  if (shape.items * kVector == 16) return ClusterKernel<T, Y, kVector, 16, BY_ROW>;
+  if (shape.items * kVector == 24) return ClusterKernel<T, Y, kVector, 24, BY_ROW>;
+  return ClusterKernel<T, Y, kVector, kForwardNumbers, BY_ROW>;
 }
 
-template <typename T>
+template <typename T, bool BY_ROW>
 ForwardRingPointer KernelFor(DType x, DType y, const RingShape& shape) {
   constexpr int kVector = kVectorOf<T>;
   if (shape.vector != kVector) {
-    return x == y ? ClusterKernel<T, T, 4 / sizeof(T), kForwardNarrowNumbers> : nullptr;
+    if constexpr (BY_ROW) return nullptr;
+    return x == y ? ClusterKernel<T, T, 4 / sizeof(T), kForwardNarrowNumbers, false> : nullptr;
   }
-  if (x == y) return WideKernelFor<T, T>(shape);
+  if (x == y) return WideKernelFor<T, T, BY_ROW>(shape);
   if constexpr (std::is_same_v<T, float>) {
-    return y == DType::kHalf ? WideKernelFor<T, __half>(shape)
-                             : WideKernelFor<T, __nv_bfloat16>(shape);
+    return y == DType::kHalf ? WideKernelFor<T, __half, BY_ROW>(shape)
+                             : WideKernelFor<T, __nv_bfloat16, BY_ROW>(shape);
+  } else if constexpr (BY_ROW) {
+    return nullptr;
   } else {
-    return y == DType::kFloat ? ClusterKernel<T, float, kVector, kForwardNumbers> : nullptr;
+    return y == DType::kFloat ? ClusterKernel<T, float, kVector, kForwardNumbers, false> : nullptr;
   }
+}
+
+template <bool BY_ROW>
+ForwardRingPointer KernelOf(DType x, DType y, const RingShape& shape) {
+  if (x == DType::kFloat) return KernelFor<float, BY_ROW>(x, y, shape);
+  if (x == DType::kHalf) return KernelFor<__half, BY_ROW>(x, y, shape);
+  return KernelFor<__nv_bfloat16, BY_ROW>(x, y, shape);
 }
 
 }  // namespace
 
-ForwardRingPointer ForwardClusterKernel(DType x, DType y, const RingShape& shape) {
-  if (x == DType::kFloat) return KernelFor<float>(x, y, shape);
-  if (x == DType::kHalf) return KernelFor<__half>(x, y, shape);
-  return KernelFor<__nv_bfloat16>(x, y, shape);
+ForwardRingPointer ForwardClusterKernel(DType x, DType y, bool by_row, const RingShape& shape) {
+  return by_row ? KernelOf<true>(x, y, shape) : KernelOf<false>(x, y, shape);
 }
 
 }  // namespace cuda

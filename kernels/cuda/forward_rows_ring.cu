@@ -1,5 +1,5 @@
-// x is [rows, cols]. A block has a row at a time; x is read once, gamma and beta stay in registers.
-// Teams of blocks are launched from here, too.
+// x is [rows, cols]. A block has a row at a time; x is read once, gamma and beta stay in registers,
+// or are the row's. Teams of blocks are launched from here, too.
 #include "kernels/cuda/forward_ring.cuh"
 
 namespace nv_norms {
@@ -8,7 +8,7 @@ namespace {
 
 using Arguments = ForwardRingArguments;
 
-template <typename T, typename Y, int VEC, int NUMBERS>
+template <typename T, typename Y, int VEC, int NUMBERS, bool BY_ROW>
 __global__ void __launch_bounds__(kRingThreads, 1)
     RingKernel(const __grid_constant__ Arguments args) {
   extern __shared__ uint4 ring[];  // [stages][share]
@@ -36,9 +36,9 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     CommitCopies();
   };
   for (int s = 0; s < shape.stages; ++s) copy(place.team + s * place.teams, s);
-  float gamma[kItems][VEC];
-  float beta[kItems][VEC];
-  LoadGammaBeta(args, place, gamma, beta);
+  using Params = ForwardParams<BY_ROW, VEC, kItems>;
+  Params params;
+  params.Load(args, place);
   const bool center = args.formula != Formula::kRms;  // the statistics, at least
   const int numbers = place.count * VEC;
   const float inverse = numbers > 0 ? 1.0f / static_cast<float>(numbers) : 0.0f;
@@ -55,6 +55,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     float kept[kItems][VEC];
     ForItems<kItems>(place, shape.items,
                      [&](int k, int i) { Unpack<T>(from + i * kBytes, kept[k]); });
+    const typename Params::Row own = Params::Of(args, row);
     const float pivot = next_pivot;
     next_pivot = pivot_of(row + place.teams);
     copy(row + shape.stages * place.teams, slot);
@@ -92,13 +93,11 @@ __global__ void __launch_bounds__(kRingThreads, 1)
       m2 -= sums[0] * low;
       m2 = m2 < 0 ? 0.0f : m2;  // keeps NaN
     }
-    const ForwardLine line = LineOf(args, row, shift, low, m2 * inverse, threadIdx.x == 0);
+    ForwardLine line = LineOf(args, row, shift, low, m2 * inverse, threadIdx.x == 0);
+    line.shift = 0;  // subtracted above
     Y* to = y + row * args.cols;
-    ForItems<kItems>(place, shape.items, [&](int k, int i) {
-#pragma unroll
-      for (int j = 0; j < VEC; ++j) {
-        kept[k][j] = (kept[k][j] * line.rstd + line.offset) * gamma[k][j] + beta[k][j];
-      }
+    params.ForOutput(args, place, Params::Scaled(line, own), [&](int k, int i, const auto& apply) {
+      apply(kept[k]);
       StoreAs(to + i * VEC, kept[k]);
     });
     parity ^= 1;
@@ -107,37 +106,52 @@ __global__ void __launch_bounds__(kRingThreads, 1)
 }
 
 // Each number of items of usual types has a kernel of its own.
-template <typename T, typename Y>
+template <typename T, typename Y, bool BY_ROW>
 ForwardRingPointer WideKernelFor(const RingShape& shape) {
   constexpr int kVector = kVectorOf<T>;
-  if (shape.items * kVector == 16) return RingKernel<T, Y, kVector, 16>;
-  if (shape.items * kVector == 24) return RingKernel<T, Y, kVector, 24>;
-  return RingKernel<T, Y, kVector, kForwardNumbers>;
+  if (shape.items * kVector == 16) return RingKernel<T, Y, kVector, 16, BY_ROW>;
+  if (shape.items * kVector == 24) return RingKernel<T, Y, kVector, 24, BY_ROW>;
+  return RingKernel<T, Y, kVector, kForwardNumbers, BY_ROW>;
 }
 
 // Null where there is none for these types.
-template <typename T>
+template <typename T, bool BY_ROW>
 ForwardRingPointer KernelFor(DType x, DType y, const RingShape& shape) {
   constexpr int kVector = kVectorOf<T>;
   if (shape.vector != kVector) {
-    return x == y ? RingKernel<T, T, 4 / sizeof(T), kForwardNarrowNumbers> : nullptr;
+    if constexpr (BY_ROW) return nullptr;
+    return x == y ? RingKernel<T, T, 4 / sizeof(T), kForwardNarrowNumbers, false> : nullptr;
   }
-  if (x == y) return WideKernelFor<T, T>(shape);
+  if (x == y) return WideKernelFor<T, T, BY_ROW>(shape);
   if constexpr (std::is_same_v<T, float>) {
-    return y == DType::kHalf ? WideKernelFor<T, __half>(shape)
-                             : WideKernelFor<T, __nv_bfloat16>(shape);
+    return y == DType::kHalf ? WideKernelFor<T, __half, BY_ROW>(shape)
+                             : WideKernelFor<T, __nv_bfloat16, BY_ROW>(shape);
+  } else if constexpr (BY_ROW) {
+    return nullptr;
   } else {
-    return y == DType::kFloat ? RingKernel<T, float, kVector, kForwardNumbers> : nullptr;
+    return y == DType::kFloat ? RingKernel<T, float, kVector, kForwardNumbers, false> : nullptr;
   }
 }
 
-ForwardRingPointer KernelFor(DType x, DType y, const RingShape& shape) {
+template <bool BY_ROW>
+ForwardRingPointer KernelOf(DType x, DType y, const RingShape& shape) {
+  if (x == DType::kFloat) return KernelFor<float, BY_ROW>(x, y, shape);
+  if (x == DType::kHalf) return KernelFor<__half, BY_ROW>(x, y, shape);
+  return KernelFor<__nv_bfloat16, BY_ROW>(x, y, shape);
+}
+
+ForwardRingPointer KernelFor(DType x, DType y, bool by_row, const RingShape& shape) {
   if (x == DType::kDouble) return nullptr;
-  if (shape.team == Team::kCluster) return ForwardClusterKernel(x, y, shape);
-  if (shape.team == Team::kGrid) return ForwardTeamKernel(x, y, shape);
-  if (x == DType::kFloat) return KernelFor<float>(x, y, shape);
-  if (x == DType::kHalf) return KernelFor<__half>(x, y, shape);
-  return KernelFor<__nv_bfloat16>(x, y, shape);
+  if (shape.team == Team::kCluster) return ForwardClusterKernel(x, y, by_row, shape);
+  if (shape.team == Team::kGrid) return ForwardTeamKernel(x, y, by_row, shape);
+  return by_row ? KernelOf<true>(x, y, shape) : KernelOf<false>(x, y, shape);
+}
+
+// Whether rows are as these kernels have them; parameters of their own only in vectors of 16 bytes.
+bool Suits(const ForwardProblem& problem) {
+  const RowLayout& layout = problem.geometry.rows;
+  if (problem.in_double()) return false;
+  return layout.by_column() || (layout.by_row() && ByRowFits(layout, SizeOf(problem.x)));
 }
 
 RingShape ShapeOf(const ForwardPlan& plan, bool wide) {
@@ -145,19 +159,33 @@ RingShape ShapeOf(const ForwardPlan& plan, bool wide) {
   const int64_t size = SizeOf(plan.problem.x);
   const int most = wide ? kForwardNumbers : kForwardNarrowNumbers;
   return RingShapeOf(layout.rows, layout.cols, {size, 0, SizeOf(plan.problem.y)},
-                     (wide ? 16 : 4) / size, {kForwardLeastNumbers, most, most}, plan.device);
+                     (wide ? 16 : 4) / size,
+                     {kForwardLeastNumbers, most, most, kTeamLeastNumbers,
+                      layout.by_row() ? kTeamNumbersOwn : kTeamNumbers},
+                     plan.device);
 }
 
 }  // namespace
+
+RingShape ForwardRingShape(const ForwardPlan& plan) {
+  const ForwardProblem& problem = plan.problem;
+  if (Suits(problem) && problem.geometry.rows.cols * SizeOf(problem.x) % 16 == 0) {
+    return ShapeOf(plan, true);
+  }
+  RingShape none;
+  none.blocks = 0;
+  return none;
+}
 
 // The most that any alignment of the tensors wants.
 int64_t ForwardRingBytes(const ForwardPlan& plan) {
   const ForwardProblem& problem = plan.problem;
   const RowLayout& layout = problem.geometry.rows;
-  if (problem.in_double() || !layout.by_column()) return 0;
+  if (!Suits(problem)) return 0;
   int64_t bytes = 0;
   for (const bool wide : {false, true}) {
     if (layout.cols * SizeOf(problem.x) % (wide ? 16 : 4) != 0) continue;
+    if (!wide && layout.by_row()) continue;
     bytes = std::max(bytes, MailBytes(ShapeOf(plan, wide), layout.rows));
   }
   return bytes;
@@ -168,16 +196,17 @@ Status LaunchForwardRowsRing(const ForwardPlan& plan, const ForwardBuffers& buff
   *launched = false;
   const ForwardProblem& problem = plan.problem;
   const RowLayout& layout = problem.geometry.rows;
-  if (problem.in_double() || !layout.by_column()) return Status();
+  if (!Suits(problem)) return Status();
+  const bool by_row = layout.by_row();
   const int64_t size = SizeOf(problem.x);
   const auto aligned = [&](int64_t bytes) {
     return layout.cols * size % bytes == 0 && AlignedTo(buffers.x, bytes) &&
-           AlignedTo(buffers.y, bytes) && AlignedTo(buffers.gamma, bytes) &&
-           AlignedTo(buffers.beta, bytes);
+           AlignedTo(buffers.y, bytes) &&
+           (by_row || (AlignedTo(buffers.gamma, bytes) && AlignedTo(buffers.beta, bytes)));
   };
-  if (!aligned(4)) return Status();
+  if (!aligned(by_row ? 16 : 4)) return Status();
   RingShape shape = ShapeOf(plan, aligned(16));
-  const ForwardRingPointer kernel = KernelFor(problem.x, problem.y, shape);
+  const ForwardRingPointer kernel = KernelFor(problem.x, problem.y, by_row, shape);
   if (shape.blocks == 0 || kernel == nullptr) return Status();
   if (shape.team == Team::kCluster) {
     const int64_t fit = ClustersThatFit(reinterpret_cast<const void*>(kernel), shape);
@@ -188,6 +217,8 @@ Status LaunchForwardRowsRing(const ForwardPlan& plan, const ForwardBuffers& buff
   args.param = problem.param;
   args.formula = problem.formula;
   args.epsilon = static_cast<float>(problem.epsilon);
+  args.activation = problem.activation;
+  args.own = RowsOwn::Of(layout);
   args.rows = layout.rows;
   args.cols = static_cast<int>(layout.cols);
   args.shape = shape;

@@ -1,6 +1,6 @@
 // x is [rows, cols]. A team of blocks anywhere on the GPU, all of them resident, has a row at a
 // time, whose numbers wait in shared memory for what the clerks find out; x is read once, gamma and
-// beta stay in registers.
+// beta stay in registers, or are the row's.
 #include "kernels/cuda/clerks.cuh"
 #include "kernels/cuda/forward_ring.cuh"
 
@@ -52,7 +52,7 @@ __device__ __forceinline__ float4 Collect(const ForwardRingArguments& args, int6
   return MergeParts(parts, inverse);
 }
 
-template <typename T, typename Y, int VEC, int NUMBERS>
+template <typename T, typename Y, int VEC, int NUMBERS, bool BY_ROW>
 __global__ void __launch_bounds__(kTeamThreads<NUMBERS>, 1)
     TeamKernel(const __grid_constant__ ForwardRingArguments args) {
   extern __shared__ uint4 ring[];  // [stages][share], [lag + 1][threads] of float4
@@ -62,6 +62,7 @@ __global__ void __launch_bounds__(kTeamThreads<NUMBERS>, 1)
   // Of 16 bits the sum of a thread's numbers is exact where their mean is large. That of float32 is
   // taken of x - pivot, so that equal numbers have just this mean, and corrected.
   constexpr bool kPivot = sizeof(T) == 4;
+  using Params = ForwardParams<BY_ROW, VEC, kItems>;
   const RingShape& shape = args.shape;
   const RingPlace place = PlaceOf<Team::kGrid, kItems>(shape, args.cols / VEC);
   const int stage_bytes = (shape.share * kBytes + 15) / 16 * 16;
@@ -101,18 +102,20 @@ __global__ void __launch_bounds__(kTeamThreads<NUMBERS>, 1)
         },
         [&](int64_t row) { return Collect(args, row, shape.share * VEC, row_inverse); },
         [&](int64_t row, int slot, const auto& of) {
+          const typename Params::Row own = Params::Of(args, row);
           const float4 sums = of();
-          const ForwardLine line = LineOf(args, row, sums.x, sums.y, sums.z * row_inverse,
-                                          place.rank == 0 && threadIdx.x % 32 == 0);
+          const ForwardLine line =
+              Params::Scaled(LineOf(args, row, sums.x, sums.y, sums.z * row_inverse,
+                                    place.rank == 0 && threadIdx.x % 32 == 0),
+                             own);
           LeaveLine(&desk, slot, {make_float4(line.shift, line.rstd, line.offset, 0), {}});
         });
     WaitForCopies<0>();
     return;
   }
 
-  float gamma[kItems][VEC];
-  float beta[kItems][VEC];
-  LoadGammaBeta(args, place, gamma, beta);
+  Params params;
+  params.Load(args, place);
   const bool center = args.formula != Formula::kRms;  // the statistics, at least
   const int items = max(0, min(shape.items, (place.count - place.first + 31) / 32));
   const float numbers = static_cast<float>(items * VEC);
@@ -163,16 +166,14 @@ __global__ void __launch_bounds__(kTeamThreads<NUMBERS>, 1)
     if (step < shape.lag) continue;
     const int old = step - shape.lag;
     WaitAt(desk.ready + old_turn.slot, old_turn.parity);
-    const float4 line = desk.lines[old_turn.slot].first;  // shift, rstd, offset
+    const float4 left = desk.lines[old_turn.slot].first;
+    const ForwardLine line = {left.x, left.y, left.z};
     const char* from = stages + old_stage * stage_bytes;
     Y* to = y + RowOf(place, old) * args.cols;
-    ForItems<kItems>(place, shape.items, [&](int k, int i) {
+    params.ForOutput(args, place, line, [&](int, int i, const auto& apply) {
       float v[VEC];
       Unpack<T>(from + i * kBytes, v);
-#pragma unroll
-      for (int j = 0; j < VEC; ++j) {
-        v[j] = ((v[j] - line.x) * line.y + line.z) * gamma[k][j] + beta[k][j];
-      }
+      apply(v);
       StoreAs(to + i * VEC, v);
     });
     copy(old + shape.stages, old_stage);
@@ -182,33 +183,46 @@ __global__ void __launch_bounds__(kTeamThreads<NUMBERS>, 1)
   WaitForCopies<0>();
 }
 
-template <typename T, typename Y>
+template <typename T, typename Y, bool BY_ROW>
 ForwardRingPointer WideKernelFor(const RingShape& shape) {
   constexpr int kVector = kVectorOf<T>;
-  return shape.items * kVector == 16 ? TeamKernel<T, Y, kVector, 16>
-                                     : TeamKernel<T, Y, kVector, 24>;
+  if constexpr (BY_ROW) {
+    if (shape.items * kVector == kTeamNumbersOwn) {
+      return TeamKernel<T, Y, kVector, kTeamNumbersOwn, true>;
+    }
+  }
+  return shape.items * kVector == 16 ? TeamKernel<T, Y, kVector, 16, BY_ROW>
+                                     : TeamKernel<T, Y, kVector, kTeamNumbers, BY_ROW>;
 }
 
-template <typename T>
+template <typename T, bool BY_ROW>
 ForwardRingPointer KernelFor(DType x, DType y, const RingShape& shape) {
   if (shape.vector != kVectorOf<T>) {
-    return x == y ? TeamKernel<T, T, 4 / sizeof(T), 16> : nullptr;
+    if constexpr (BY_ROW) return nullptr;
+    return x == y ? TeamKernel<T, T, 4 / sizeof(T), 16, false> : nullptr;
   }
-  if (x == y) return WideKernelFor<T, T>(shape);
+  if (x == y) return WideKernelFor<T, T, BY_ROW>(shape);
   if constexpr (std::is_same_v<T, float>) {
-    return y == DType::kHalf ? WideKernelFor<T, __half>(shape)
-                             : WideKernelFor<T, __nv_bfloat16>(shape);
+    return y == DType::kHalf ? WideKernelFor<T, __half, BY_ROW>(shape)
+                             : WideKernelFor<T, __nv_bfloat16, BY_ROW>(shape);
+  } else if constexpr (BY_ROW) {
+    return nullptr;
   } else {
-    return y == DType::kFloat ? WideKernelFor<T, float>(shape) : nullptr;
+    return y == DType::kFloat ? WideKernelFor<T, float, false>(shape) : nullptr;
   }
+}
+
+template <bool BY_ROW>
+ForwardRingPointer KernelOf(DType x, DType y, const RingShape& shape) {
+  if (x == DType::kFloat) return KernelFor<float, BY_ROW>(x, y, shape);
+  if (x == DType::kHalf) return KernelFor<__half, BY_ROW>(x, y, shape);
+  return KernelFor<__nv_bfloat16, BY_ROW>(x, y, shape);
 }
 
 }  // namespace
 
-ForwardRingPointer ForwardTeamKernel(DType x, DType y, const RingShape& shape) {
-  if (x == DType::kFloat) return KernelFor<float>(x, y, shape);
-  if (x == DType::kHalf) return KernelFor<__half>(x, y, shape);
-  return KernelFor<__nv_bfloat16>(x, y, shape);
+ForwardRingPointer ForwardTeamKernel(DType x, DType y, bool by_row, const RingShape& shape) {
+  return by_row ? KernelOf<true>(x, y, shape) : KernelOf<false>(x, y, shape);
 }
 
 }  // namespace cuda

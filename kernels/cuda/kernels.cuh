@@ -10,6 +10,11 @@
 namespace nv_norms {
 namespace cuda {
 
+template <typename A>
+struct SegmentSums;
+template <typename A>
+struct XhatLine;
+
 // What mixed precision gives a norm that computes in float32: dy in 16 bits, x and dx in float32.
 inline bool MixedGradient(const BackwardProblem& problem) {
   return problem.x == DType::kFloat && problem.dx == DType::kFloat && SizeOf(problem.dy) == 2;
@@ -51,6 +56,7 @@ inline bool FewLongRows(const RowLayout& layout, const Device& device) {
 Status LaunchForwardRowsTile(const ForwardPlan& plan, const ForwardBuffers& buffers, void* stream,
                              bool* launched);
 int64_t ForwardRingBytes(const ForwardPlan& plan);
+RingShape ForwardRingShape(const ForwardPlan& plan);  // of tensors aligned to 16 bytes
 Status LaunchForwardRowsRing(const ForwardPlan& plan, const ForwardBuffers& buffers,
                              void* workspace, void* stream, bool* launched);
 bool ForwardAnyFits(const ForwardPlan& plan);
@@ -67,9 +73,17 @@ Status LaunchBackwardRowsTile(const BackwardPlan& plan, const BackwardBuffers& b
                               int64_t partials, float* dgamma, float* dbeta, void* stream,
                               bool* launched);
 RingShape BackwardRingShape(const BackwardPlan& plan);  // a partial sum to a team
+// Where a ring kernel leaves its sums: of columns [teams, cols], or of rows that have parameters of
+// their own, with their lines (segments_sums.cuh). Null where not wanted.
+struct RingSums {
+  float* dgamma = nullptr;
+  float* dbeta = nullptr;
+  SegmentSums<float>* rows = nullptr;
+  XhatLine<float>* lines = nullptr;
+};
 Status LaunchBackwardRowsRing(const BackwardPlan& plan, const RingShape& shape,
-                              const BackwardBuffers& buffers, float* dgamma, float* dbeta,
-                              void* mail, void* stream, bool* launched);
+                              const BackwardBuffers& buffers, const RingSums& sums, void* mail,
+                              void* stream, bool* launched);
 bool BackwardAnyFits(const BackwardPlan& plan);
 int64_t AnyPartials(const BackwardPlan& plan);
 Status LaunchBackwardRowsAny(const BackwardPlan& plan, const BackwardBuffers& buffers, void* dgamma,
@@ -88,9 +102,19 @@ Status LaunchFinish(const BackwardProblem& problem, int64_t cols, const Backward
 void PlanForwardSegments(ForwardPlan* plan);
 Status LaunchForwardSegments(const ForwardPlan& plan, const ForwardBuffers& buffers,
                              void* workspace, void* stream, bool* launched);
+// On the chip: the kernels of long rows for rows that are one segment each, or those of segments.
+Status LaunchForwardRowsOwn(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,
+                            void* stream, bool* launched);
+Status LaunchForwardSegmentsOnChip(const ForwardPlan& plan, const ForwardBuffers& buffers,
+                                   void* workspace, void* stream, bool* launched);
 void PlanBackwardSegments(BackwardPlan* plan);
 Status LaunchBackwardSegments(const BackwardPlan& plan, const BackwardBuffers& buffers,
                               void* workspace, void* stream);
+void PlanBackwardRowsOwn(BackwardPlan* plan);
+Status LaunchBackwardRowsOwn(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                             void* workspace, void* stream, bool* launched);
+Status LaunchBackwardSegmentsOnChip(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                                    void* workspace, void* stream, bool* launched);
 void PlanBackwardSegmentsResident(BackwardPlan* plan);
 Status LaunchBackwardSegmentsResident(const BackwardPlan& plan, const BackwardBuffers& buffers,
                                       void* workspace, void* stream, bool* launched);

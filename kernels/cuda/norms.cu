@@ -150,7 +150,8 @@ Status Launch(const ForwardPlan& plan, const ForwardBuffers& buffers, void* work
     NV_NORMS_RETURN_IF_ERROR(
         LaunchForwardColumnsOnChip(plan, buffers, workspace, stream, &launched));
   } else if (plan.kernel == Kernel::kRows && ActivatedOnChip(problem)) {
-    NV_NORMS_RETURN_IF_ERROR(LaunchForwardSegments(plan, buffers, workspace, stream, &launched));
+    NV_NORMS_RETURN_IF_ERROR(
+        LaunchForwardSegmentsOnChip(plan, buffers, workspace, stream, &launched));
   }
   if (launched) return Status();
   NV_NORMS_RETURN_IF_ERROR(LaunchNorm(WithoutActivation(plan), buffers, workspace, stream));
@@ -166,7 +167,7 @@ Status Launch(const BackwardPlan& plan, const BackwardBuffers& buffers, void* wo
   if (plan.kernel == Kernel::kRows && ActivatedOnChip(problem)) {
     bool launched = false;
     NV_NORMS_RETURN_IF_ERROR(
-        LaunchBackwardSegmentsResident(plan, buffers, workspace, stream, &launched));
+        LaunchBackwardSegmentsOnChip(plan, buffers, workspace, stream, &launched));
     if (launched) return Status();
   }
   BackwardBuffers activated = buffers;

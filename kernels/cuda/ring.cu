@@ -1,8 +1,8 @@
-#include <map>
-#include <mutex>
+#include <array>
 #include <tuple>
 
 #include "kernels/cuda/clerks.cuh"
+#include "kernels/cuda/known.h"
 #include "kernels/cuda/ring.cuh"
 
 namespace nv_norms {
@@ -58,10 +58,8 @@ bool TeamsAreFaster(const RingSizes& sizes, int64_t cols) {
   return sizes.out == 2 ? cols >= 65536 : cols > 65536 && cols < 131072;
 }
 
-}  // namespace
-
-RingShape RingShapeOf(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vector,
-                      const RingNumbers& numbers, const Device& device) {
+RingShape Search(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vector,
+                 const RingNumbers& numbers, const Device& device) {
   RingShape out;
   out.vector = static_cast<int>(vector);
   const int64_t vectors = cols / vector;
@@ -128,7 +126,7 @@ RingShape RingShapeOf(int64_t rows, int64_t cols, const RingSizes& sizes, int64_
     // behind a lag of twice as many rows: 100 x 1000000 float32 took 0.207 ms with 2 clerks and a
     // lag of 4, 0.214 with 3, 0.286 with 4, 0.241 with 5 that wait for each row at once.
     // With 14 warps, 1000 x 100000 bfloat16 took 0.163 ms in place of the 0.142 with 12.
-    if (warps > (n == 16 ? 16 : alone ? 14 : 12)) return 0;
+    if (warps > (n != 24 ? 16 : alone ? 14 : 12)) return 0;
     const int64_t most_lag = !alone ? 5 : n == 16 ? 2 : 1;
     for (int64_t lag = most_lag; lag > 0; --lag) {
       const bool ahead = !alone && lag > 1;
@@ -161,16 +159,21 @@ RingShape RingShapeOf(int64_t rows, int64_t cols, const RingSizes& sizes, int64_
     double least = 0;
     int64_t best_teams = 0;
     int64_t best_n = 0;
-    for (int64_t teams = 1; teams <= std::min(rows, multiprocessors); ++teams) {
-      for (const int64_t n : {16, 24}) {
-        if (n != 16 && vector * sizes.x != 16) continue;
-        const double time = set_team(teams, n) * static_cast<double>(CeilDiv(rows, teams));
-        const bool same = time == least && teams == best_teams;
-        if (time == 0 || (best_n != 0 && (time > least || same))) continue;
-        best_teams = teams;
-        best_n = n;
-        least = time;
-      }
+    const auto consider = [&](int64_t teams, int64_t n) {
+      if (n != kTeamLeastNumbers && vector * sizes.x != 16) return;
+      const double time = set_team(teams, n) * static_cast<double>(CeilDiv(rows, teams));
+      const bool same = time == least && teams == best_teams;
+      if (time == 0 || (best_n != 0 && (time > least || same))) return;
+      best_teams = teams;
+      best_n = n;
+      least = time;
+    };
+    const int64_t most_teams = std::min(rows, multiprocessors);
+    for (int64_t teams = 1; teams <= most_teams; ++teams) {
+      for (int64_t n = numbers.team_least; n <= kTeamNumbers; n += 8) consider(teams, n);
+    }
+    for (int64_t n = kTeamNumbers + 8; best_n == 0 && n <= numbers.team_most; n += 8) {
+      consider(1, n);
     }
     return best_n != 0 && CeilDiv(rows, best_teams) >= least_rows &&
            set_team(best_teams, best_n) != 0;
@@ -200,16 +203,42 @@ RingShape RingShapeOf(int64_t rows, int64_t cols, const RingSizes& sizes, int64_
   return out;
 }
 
+}  // namespace
+
+RingShape RingShapeOf(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vector,
+                      const RingNumbers& numbers, const Device& device) {
+  using Key = std::array<int64_t, 14>;
+  static Known<Key, RingShape> known;
+  const Key key = {rows,
+                   cols,
+                   sizes.x,
+                   sizes.dy,
+                   sizes.out,
+                   vector,
+                   numbers.least,
+                   numbers.most,
+                   numbers.cluster_most,
+                   numbers.team_least,
+                   numbers.team_most,
+                   device.multiprocessors,
+                   device.capability,
+                   device.shared_bytes};
+  RingShape out;
+  if (known.Find(key, &out)) return out;
+  out = Search(rows, cols, sizes, vector, numbers, device);
+  known.Keep(key, out);
+  return out;
+}
+
 int64_t ClustersThatFit(const void* kernel, const RingShape& shape) {
   if (shape.blocks == 1) return shape.teams;
-  static std::mutex mutex;
-  static std::map<std::tuple<int, const void*, int, int64_t, int>, int64_t> known;
+  using Key = std::tuple<int, const void*, int, int64_t, int>;
+  static Known<Key, int64_t> known;
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return 0;
-  const auto key = std::make_tuple(device, kernel, shape.blocks, shape.shared, shape.threads);
-  std::lock_guard<std::mutex> lock(mutex);
-  const auto found = known.find(key);
-  if (found != known.end()) return found->second;
+  const Key key(device, kernel, shape.blocks, shape.shared, shape.threads);
+  int64_t out = 0;
+  if (known.Find(key, &out)) return out;
   cudaLaunchAttribute attribute[1];
   attribute[0].id = cudaLaunchAttributeClusterDimension;
   attribute[0].val.clusterDim.x = shape.blocks;
@@ -230,7 +259,8 @@ int64_t ClustersThatFit(const void* kernel, const RingShape& shape) {
     cudaGetLastError();  // not an error of the launches to come
     fit = 0;
   }
-  return known[key] = fit;
+  known.Keep(key, fit);
+  return fit;
 }
 
 }  // namespace cuda

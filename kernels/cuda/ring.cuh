@@ -14,12 +14,12 @@ namespace cuda {
 
 struct Post;  // of team.cuh
 
-constexpr int kRingThreads = 512;  // that have columns, at most
-
 // Of a block of a team of the grid, clerks among them, where a thread has so many numbers of a row:
-// these leave it 96 or 128 registers.
+// these leave it 96, 128 or 112 registers.
 template <int NUMBERS>
-constexpr int kTeamThreads = NUMBERS <= 16 ? 640 : 512;
+constexpr int kTeamThreads = NUMBERS <= 16   ? 640
+                             : NUMBERS <= 24 ? 512
+                                             : 576;
 
 // The place of this block and thread. A warp has neighbouring vectors: of item k this thread has
 // vector `first` + 32 * k of the block's share.
@@ -96,6 +96,33 @@ __device__ __forceinline__ void LoadOwn(const RingPlace& place, int items, DType
 #pragma unroll
     for (int k = 0; k < ITEMS; ++k) ConvertBits<T>(bits[k], to[k]);
   });
+}
+
+// Which parameters are a row's own: that of gamma and beta at row % modulus * stride.
+struct RowsOwn {
+  unsigned modulus;
+  int64_t stride;
+
+  static RowsOwn Of(const RowLayout& layout) {
+    return {static_cast<unsigned>(layout.modulus), layout.row_stride};
+  }
+};
+
+struct RowParam {
+  float gamma;
+  float beta;
+};
+
+__device__ __forceinline__ RowParam LoadRowParam(const RowsOwn& own, DType type, const void* gamma,
+                                                 const void* beta, int64_t row) {
+  const int64_t at = static_cast<unsigned>(row) % own.modulus * own.stride;
+  return {ParamOr<float>(type, gamma, at, 1), ParamOr<float>(type, beta, at, 0)};
+}
+
+// Whether rows with parameters of their own may be so long and so many.
+inline bool ByRowFits(const RowLayout& layout, int64_t size) {
+  constexpr int64_t kMost = (int64_t{1} << 31) - 1;
+  return layout.rows <= kMost && layout.cols <= kMost && layout.cols * size % 16 == 0;
 }
 
 // Clusters of a kernel that the device holds at once; 0 where it cannot tell.

@@ -32,13 +32,22 @@ struct RingShape {
   int64_t shared = 0;  // bytes
 };
 
-// Of a row, to a thread: by eights from `least` to `most` in a block, `cluster_most` in a cluster.
-// Teams of the grid have 16 or 24.
+// Of a row, to a thread: by eights from `least` to `most` in a block, `cluster_most` in a cluster,
+// and from `team_least` to `team_most` in teams of the grid.
 struct RingNumbers {
   int least;
   int most;
   int cluster_most;
+  int team_least;
+  int team_most;
 };
+
+constexpr int kTeamLeastNumbers = 16;
+constexpr int kTeamNumbers = 24;
+// Where rows have parameters of their own: with an activation's gradient, and forward.
+constexpr int kTeamLeastNumbersActivated = 8;
+constexpr int kTeamNumbersOwn = 32;
+constexpr int kRingThreads = 512;  // of a block that have columns, at most
 
 // Bytes of a number.
 struct RingSizes {

@@ -18,10 +18,17 @@ void PlanForwardRows(ForwardPlan* plan) {
   }
 }
 
+Status LaunchForwardSegmentsOnChip(const ForwardPlan& plan, const ForwardBuffers& buffers,
+                                   void* workspace, void* stream, bool* launched) {
+  const Status status = LaunchForwardRowsOwn(plan, buffers, workspace, stream, launched);
+  if (*launched || !status.ok()) return status;
+  return LaunchForwardSegments(plan, buffers, workspace, stream, launched);
+}
+
 Status LaunchForwardRows(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,
                          void* stream) {
   bool launched = false;
-  Status status = LaunchForwardSegments(plan, buffers, workspace, stream, &launched);
+  Status status = LaunchForwardSegmentsOnChip(plan, buffers, workspace, stream, &launched);
   if (launched || !status.ok()) return status;
   status = LaunchForwardRowsTile(plan, buffers, stream, &launched);
   if (launched || !status.ok()) return status;
@@ -125,9 +132,11 @@ Status LaunchBackwardRows(const BackwardPlan& plan, const BackwardBuffers& buffe
     // The sums of a single team are whole.
     const bool whole = partials.ring == 1 && problem.dparam == DType::kFloat &&
                        AlignedTo(buffers.dgamma, 16) && AlignedTo(buffers.dbeta, 16);
-    NV_NORMS_RETURN_IF_ERROR(LaunchBackwardRowsRing(
-        plan, ring, buffers, static_cast<float*>(whole ? buffers.dgamma : dgamma),
-        static_cast<float*>(whole ? buffers.dbeta : dbeta), base + places.rest, stream, &launched));
+    RingSums sums;
+    sums.dgamma = static_cast<float*>(whole ? buffers.dgamma : dgamma);
+    sums.dbeta = static_cast<float*>(whole ? buffers.dbeta : dbeta);
+    NV_NORMS_RETURN_IF_ERROR(
+        LaunchBackwardRowsRing(plan, ring, buffers, sums, base + places.rest, stream, &launched));
     if (launched && whole) return Status();
     count = partials.ring;
   }
