@@ -82,8 +82,8 @@ def parser(description: str) -> argparse.ArgumentParser:
     """Options of every benchmark."""
     options = argparse.ArgumentParser(description=description.partition("\n")[0])
     options.add_argument("--csv", type=pathlib.Path, metavar="FILE", help="append the rows to FILE")
-    options.add_argument("--repeat", type=int, help="calls in a round (as many as take 0.1 s)")
-    options.add_argument("--rounds", type=int, help="GPU: 3, CPU: 5")
+    options.add_argument("--repeat", type=int, help="calls in a round (as many as take 50 ms)")
+    options.add_argument("--rounds", type=int, help="GPU: 7, CPU: 5")
     return options
 
 
@@ -120,7 +120,7 @@ def turns(ways: dict[str, Callable[[], float]], rounds: int | None) -> dict[str,
     """What each way measured in each round, in turns and alone."""
     taken: dict[str, list[float]] = {name: [] for name in ways}
     with alone(), _nothing_optimized():
-        for _ in range(rounds or (3 if has_gpu() else 5)):
+        for _ in range(rounds or (7 if has_gpu() else 5)):
             for name, way in ways.items():
                 taken[name].append(way())
     return taken
@@ -134,7 +134,7 @@ def times(
     with _nothing_optimized():
         for name, call in ways.items():
             _milliseconds(call, 1)
-            calls = repeat or min(50, max(1, round(100 / _milliseconds(call, 1))))
+            calls = repeat or min(50, max(1, round(50 / _milliseconds(call, 1))))
             rounds_of[name] = functools.partial(_milliseconds, call, calls)
     return {name: statistics.median(taken) for name, taken in turns(rounds_of, rounds).items()}
 

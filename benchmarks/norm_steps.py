@@ -15,8 +15,6 @@ import keras
 import measure
 import tensorflow as tf
 
-import nv_norms_rewriter
-
 # Column -> what it is. "TF" and "NV" are the two of the original tables.
 WAYS = {
     "TF": "Keras' layer, eager",
@@ -26,10 +24,12 @@ WAYS = {
     "NV automatic": "Keras' layer in a tf.function, rewriter on",
     "XLA": "Keras' layer, jit_compile=True, rewriter off",
     "NV XLA": "nv_norms' layer, jit_compile=True",
-    "NV ops": "only the two fused ops, compute type in and out (of ten in a row, the average)",
+    "TF ops": "norm and gradient alone, Keras' layer in a tf.function (see _ops_alone)",
+    "XLA ops": "the same compiled by XLA",
+    "NV ops": "the same, the two fused ops",
     "copy": "one copy of x (float32)",
 }
-_OPS_IN_A_CALL = 10
+_OPS_IN_A_CALL = 5
 
 
 def _step(layer: Any) -> Callable[[tf.Tensor, tf.Tensor], list[tf.Tensor]]:
@@ -44,23 +44,22 @@ def _step(layer: Any) -> Callable[[tf.Tensor, tf.Tensor], list[tf.Tensor]]:
 
 
 def _ops_alone(
-    fused: Callable[..., Any], x: tf.Tensor, dy: tf.Tensor, shape: tf.TensorShape
+    norm: Callable[[tf.Tensor], tf.Tensor], weights: list[tf.Tensor], x: tf.Tensor, dy: tf.Tensor
 ) -> Callable[[], Any]:
-    """Forward and gradient again and again in one graph: next to no time on the host.
+    """Norm and gradient again and again in one graph, all in the compute type.
 
-    Each pair reads what the one before it wrote, or TensorFlow would compute one for all.
+    That leaves next to no time of the host to each. Each pair reads what the one before it wrote,
+    or TensorFlow would compute one for all.
     """
     x = tf.cast(x, dy.dtype)
-    gamma, beta = tf.ones(shape), tf.zeros(shape)
 
-    @tf.function
     def run() -> list[tf.Tensor]:
         y, dx, sums = x, dy, []
         for _ in range(_OPS_IN_A_CALL):
-            inputs = [y, gamma, beta]
+            inputs = [y, *weights]
             with tf.GradientTape() as tape:
                 tape.watch(inputs)
-                y = fused(*inputs)
+                y = norm(inputs[0])
             dx, *others = tape.gradient(y, inputs, output_gradients=dx)
             sums += [tf.reduce_max(v) for v in others]
         return [tf.reduce_max(y), tf.reduce_max(dx), *sums]
@@ -102,15 +101,23 @@ def measure_shape(
             on = way == "NV automatic"
             counts = measure.first_call(ways[way], rewriter=on)
             found = counts if on else found
-    if "NV ops" in wanted:
-        with nv_norms_rewriter.disabled():
-            ways["NV ops"] = _ops_alone(fused, x, dy, layers["NV"].gamma.shape)
-            ways["NV ops"]()
+    ones, zeros = tf.ones(layers["NV"].gamma.shape), tf.zeros(layers["NV"].beta.shape)
+    weights = [weight.value for weight in layers["TF"].trainable_variables]
+    alone = {
+        "TF ops": tf.function(_ops_alone(layers["TF"], weights, x, dy)),
+        "XLA ops": tf.function(_ops_alone(layers["TF"], weights, x, dy), jit_compile=True),
+        "NV ops": tf.function(_ops_alone(lambda x: fused(x, ones, zeros), [ones, zeros], x, dy)),
+    }
+    for way in wanted:
+        if way in alone:
+            ways[way] = alone[way]
+            measure.first_call(ways[way], rewriter=False)
     if "copy" in wanted:
         ways["copy"] = measure.copy_of(x)
     result = measure.times(ways, options.repeat, options.rounds)
-    if "NV ops" in result:
-        result["NV ops"] /= _OPS_IN_A_CALL
+    for way in alone:
+        if way in result:
+            result[way] /= _OPS_IN_A_CALL
     return result, found
 
 
