@@ -29,7 +29,7 @@ WAYS = {
     "NV ops": "the same, the two fused ops",
     "copy": "one copy of x (float32)",
 }
-_OPS_IN_A_CALL = 5
+_NORMS_IN_A_CALL = 5
 
 
 def _step(layer: Any) -> Callable[[tf.Tensor, tf.Tensor], list[tf.Tensor]]:
@@ -46,23 +46,21 @@ def _step(layer: Any) -> Callable[[tf.Tensor, tf.Tensor], list[tf.Tensor]]:
 def _ops_alone(
     norm: Callable[[tf.Tensor], tf.Tensor], weights: list[tf.Tensor], x: tf.Tensor, dy: tf.Tensor
 ) -> Callable[[], Any]:
-    """Norm and gradient again and again in one graph, all in the compute type.
+    """Norms one after the other, then their gradients, all in the compute type.
 
-    That leaves next to no time of the host to each. Each pair reads what the one before it wrote,
-    or TensorFlow would compute one for all.
+    That leaves next to no time of the host to each, and a gradient's dy comes after its y, as in a
+    network.
     """
     x = tf.cast(x, dy.dtype)
 
     def run() -> list[tf.Tensor]:
-        y, dx, sums = x, dy, []
-        for _ in range(_OPS_IN_A_CALL):
-            inputs = [y, *weights]
-            with tf.GradientTape() as tape:
-                tape.watch(inputs)
-                y = norm(inputs[0])
-            dx, *others = tape.gradient(y, inputs, output_gradients=dx)
-            sums += [tf.reduce_max(v) for v in others]
-        return [tf.reduce_max(y), tf.reduce_max(dx), *sums]
+        y = x
+        with tf.GradientTape() as tape:
+            tape.watch([x, *weights])
+            for _ in range(_NORMS_IN_A_CALL):
+                y = norm(y)
+        gradients = tape.gradient(y, [x, *weights], output_gradients=dy)
+        return [tf.reduce_max(value) for value in (y, *gradients)]
 
     return run
 
@@ -117,7 +115,7 @@ def measure_shape(
     result = measure.times(ways, options.repeat, options.rounds)
     for way in alone:
         if way in result:
-            result[way] /= _OPS_IN_A_CALL
+            result[way] /= _NORMS_IN_A_CALL
     return result, found
 
 
