@@ -50,7 +50,7 @@ NodeDef FusedDef(const GraphView& view, const Shapes& shapes, const ForwardMatch
   return def;
 }
 
-// y, mean and rstd.
+// y, mean and rstd of the op.
 std::vector<TensorInfo> FusedOutputs(const TensorInfo& y, DataType x_type) {
   const bool wide = x_type == tensorflow::DT_DOUBLE;
   const TensorInfo statistics{wide ? tensorflow::DT_DOUBLE : tensorflow::DT_FLOAT, false, {}};
@@ -107,11 +107,12 @@ int AddLoneForward(GraphView* view, Shapes* shapes, const ForwardMatch& match) {
       match.gamma.valid() ? ParameterBehindViews(*view, match.gamma) : TensorId();
   const DataType parameter_type = gamma.valid() ? shapes->Get(gamma).dtype : tensorflow::DT_FLOAT;
   NodeDef def = FusedDef(*view, *shapes, match, gamma, TensorId(), parameter_type);
-  const TensorInfo y_info = shapes->Get(match.x);
+  TensorInfo y_info = shapes->Get(match.x);
   SetType(&def, "out_type", y_info.dtype);
   const int anchor = match.statistics.anchor.node;
   def.set_name(view->UniqueName(view->name(anchor) + "/" + OpName(match)));
   const auto inputs = FusedInputs(view, shapes, match, gamma, TensorId(), anchor);
+  y_info = WithShapeOf(y_info, shapes->Get(inputs[0]));
   std::vector<int> controls;
   for (int node : match.core) AddControls(*view, node, &controls);
   const int fused = view->AddNode(def, inputs, controls, anchor);
@@ -151,8 +152,11 @@ int ApplyForward(GraphView* view, Shapes* shapes, const ForwardMatch& match,
   }
 
   const TensorInfo y_info = shapes->Get(match.y);
-  const auto outputs = FusedOutputs(y_info, shapes->Get(match.x).dtype);
   const bool merged = !match.problem.merged_shape.empty();
+  // What the op gives has the shape of the x that it reads; a Reshape or parts behind it make y's.
+  TensorInfo op_info = y_info;
+  if (merged || !match.parts.empty()) op_info = WithShapeOf(op_info, shapes->Get(inputs[0]));
+  const auto outputs = FusedOutputs(op_info, shapes->Get(match.x).dtype);
   int fused = match.y.node;
   if (match.parts.empty() && !merged) {
     view->ReplaceNode(match.y.node, def, inputs, controls);

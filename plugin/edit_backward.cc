@@ -164,7 +164,13 @@ TensorId ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forw
   TensorId dx;
   if (backward.dx.valid()) {
     const TensorInfo info = shapes->Get(backward.dx);
-    shapes->Set(gradient, {info});
+    // The op's dx has the shape of the x that it reads; a Reshape or parts behind it make the
+    // graph's.
+    TensorInfo op_info = info;
+    if (merged || backward.reshape_dx || !backward.parts.empty()) {
+      op_info = WithShapeOf(op_info, shapes->Get(inputs[1]));
+    }
+    shapes->Set(gradient, {op_info});
     dx = {gradient, port++};
     const int node = backward.dx.node;
     const bool last = backward.parts.empty();

@@ -91,6 +91,12 @@ TensorId AddConstant(GraphView* view, Shapes* shapes, const IntTensor& ints, Dat
   return {node, 0};
 }
 
+TensorInfo WithShapeOf(TensorInfo info, const TensorInfo& shaped) {
+  info.rank_known = shaped.rank_known;
+  info.dims = shaped.dims;
+  return info;
+}
+
 TensorId AddReshape(GraphView* view, Shapes* shapes, TensorId tensor,
                     const std::vector<int64_t>& shape, int like, int in_place_of) {
   // The constant waits for the tensor: in a loop it has to be in the loop's frame.

@@ -34,6 +34,9 @@ TensorId AddConstant(GraphView* view, Shapes* shapes, const IntTensor& ints,
                      tensorflow::DataType type, const std::string& name, const std::string& device,
                      int like, std::vector<int> waits_for);
 
+// A tensor of the same type in the other's shape.
+TensorInfo WithShapeOf(TensorInfo info, const TensorInfo& shaped);
+
 // Adds a Reshape of `tensor` to a constant shape next to the node `like`, or puts it into the place
 // of the node `in_place_of` if that is not negative.
 TensorId AddReshape(GraphView* view, Shapes* shapes, TensorId tensor,

@@ -250,7 +250,11 @@ class Search {
       return;
     }
     if (!IsSum(view_.op(tensor.node))) return;
-    const auto terms = Terms(view_, tensor.node, [&](TensorId t) { return FromDy(t); });
+    // dy is a term as it is: what it is a sum of does not follow from the random numbers that stand
+    // in for it.
+    const auto terms = Terms(view_, tensor.node, [&](TensorId t) {
+      return FromDy(t) && t != scene_.dy && t != scene_.before_dy;
+    });
     std::vector<BagItem> core, others;
     for (const BagItem& term : terms) (FromDy(term.tensor) ? core : others).push_back(term);
     if (core.empty() || core.size() > kMaxTerms || HoldsBothSigns(terms)) return;
@@ -389,6 +393,11 @@ class Search {
       for (const Part& part : match_.parts) {
         const Value* value = interpreter->Eval(part.tensor);
         if (value == nullptr) return false;
+        // What varies along axes that the whole has not is no part of it, and would cost the
+        // product of all of them.
+        for (Atom atom : value->numbers.atoms) {
+          if (!whole->numbers.VariesAlong(atom)) return false;
+        }
         dx = Zip(dx, value->numbers, part.inverted ? Plus : Minus);
       }
       // What is taken away may be far larger than what is left.
