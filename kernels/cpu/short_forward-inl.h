@@ -119,7 +119,8 @@ NV_NORMS_INLINE ShortScaling<A> ShortStatistics(const RowForward<T>& task, const
   Wide<A> rstd;
   for (int p = 0; p < Lanes<A>::kWide; ++p) {
     const Vec<double> low = is_rms ? Vec<double>{} : e.part[p] * by_count;
-    Vec<double> m2 = ee.part[p] - e.part[p] * low;
+    // Not e * 0 for RMS: e may be infinite.
+    Vec<double> m2 = is_rms ? ee.part[p] : ee.part[p] - e.part[p] * low;
     m2 = m2 < 0.0 ? Vec<double>{} : m2;  // keeps NaN
     mean.part[p] += low;
     rstd.part[p] = ReciprocalRoot<A>(m2 * by_count + task.epsilon);
