@@ -390,18 +390,6 @@ def test_nan_stays_in_its_statistic(value: float, rng: np.random.Generator) -> N
         assert (same | hit).all(), case
 
 
-@pytest.mark.parametrize("cols", [8, 64, 3000])
-@pytest.mark.parametrize("rows", [3, 60, 61])
-def test_infinity_of_rms_is_nan_alone(rows: int, cols: int, rng: np.random.Generator) -> None:
-    """Its root mean square is infinite, so the others of its row are 0."""
-    x = rng.standard_normal((rows, cols)).astype(F32)
-    x[1, 4] = np.inf
-    y, rstd = np.empty_like(x), np.empty(rows, F32)
-    cpu_library.forward(x, None, None, y, None, rstd, axis=[-1], formula="rms")()
-    assert np.isnan(y[1, 4]) and np.isnan(y).sum() == 1
-    assert (np.delete(y[1], 4) == 0).all() and rstd[1] == 0
-
-
 def test_an_unknown_target_is_named(tmp_path: Path) -> None:
     import subprocess
 

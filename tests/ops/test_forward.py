@@ -156,6 +156,17 @@ def test_nan_and_infinity_stay_in_their_row(
     formulas.assert_close(y[~spoilt], expected[~spoilt], 4, "the other rows")
 
 
+@pytest.mark.parametrize("cols", [8, 64, 3000])
+@pytest.mark.parametrize("rows", [3, 60, 61])
+def test_infinity_of_rms_norm_is_nan_alone(ops: Any, rows: int, cols: int) -> None:
+    """The root mean square is infinite, so the others of the row are 0."""
+    x = random(9, (rows, cols), DTYPES["float32"])
+    x[1, 4] = np.inf
+    y, rstd = forward(ops, "RMSNorm", x, device="/device:CPU:0", axis=[-1])
+    assert np.isnan(y[1, 4]) and np.isnan(y).sum() == 1
+    assert (np.delete(y[1], 4) == 0).all() and rstd[1] == 0
+
+
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0), (2, 0, 3), (2, 3, 0)])
 @pytest.mark.parametrize("axis", [[-1], [1]])
 def test_empty_tensors(ops: Any, device: str, shape: tuple[int, ...], axis: list[int]) -> None:
