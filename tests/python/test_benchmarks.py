@@ -41,7 +41,7 @@ def test_layer_norm_and_its_table(tmp_path: Path) -> None:
     assert re.findall(r"^Input: (\d+ \d+) Time\(ms\): TF: \d+\.\d\d NV: \d+\.\d\d ", output, re.M)
     assert len(re.findall("^Input: ", output, re.M)) == 2
     rows = _rows(out)
-    assert len(rows) == 2 * 9
+    assert len(rows) == 2 * 11
     automatic = [row for row in rows if row["way"] == "NV automatic"]
     assert [(r["fused_forward"], r["fused_backward"]) for r in automatic] == [("1", "1")] * 2
     table = _run("report", out)
