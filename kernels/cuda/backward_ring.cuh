@@ -215,6 +215,22 @@ struct GradientParams<true, VEC, ITEMS> {
 
 using BackwardRingPointer = void (*)(BackwardRingArguments);
 
+// The kernel for x and dy of these types and parameters of columns or rows:
+// pick(null pointers to them, std::bool_constant) is it.
+template <typename Pick>
+BackwardRingPointer RingKernelOf(DType x, DType dy, bool by_row, const Pick& pick) {
+  constexpr float* kFloat = nullptr;
+  constexpr __half* kHalf = nullptr;
+  constexpr __nv_bfloat16* kBfloat16 = nullptr;
+  const auto of = [&](auto own) {
+    if (x != dy)
+      return dy == DType::kHalf ? pick(kFloat, kHalf, own) : pick(kFloat, kBfloat16, own);
+    if (x == DType::kFloat) return pick(kFloat, kFloat, own);
+    return x == DType::kHalf ? pick(kHalf, kHalf, own) : pick(kBfloat16, kBfloat16, own);
+  };
+  return by_row ? of(std::true_type()) : of(std::false_type());
+}
+
 // The kernel of teams that are clusters; null where there is none for these types.
 BackwardRingPointer BackwardClusterKernel(DType x, DType dy, bool by_row, const RingShape& shape);
 // That of teams of the grid.

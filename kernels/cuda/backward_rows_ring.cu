@@ -92,27 +92,23 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   params.Store(args, place);
 }
 
-template <typename T, bool BY_ROW>
+template <typename T, typename D, bool BY_ROW>
 BackwardRingPointer KernelFor(const RingShape& shape) {
-  if (shape.vector == kVectorOf<T>) return RingKernel<T, T, kVectorOf<T>, BY_ROW>;
-  return BY_ROW ? nullptr : RingKernel<T, T, 4 / sizeof(T), false>;
-}
-
-template <bool BY_ROW>
-BackwardRingPointer KernelOf(DType x, DType dy, const RingShape& shape) {
-  if (x != dy) {
-    return dy == DType::kHalf ? RingKernel<float, __half, 4, BY_ROW>
-                              : RingKernel<float, __nv_bfloat16, 4, BY_ROW>;
+  if (shape.vector == kVectorOf<T>) return RingKernel<T, D, kVectorOf<T>, BY_ROW>;
+  if constexpr (BY_ROW || !std::is_same_v<T, D>) {
+    return nullptr;
+  } else {
+    return RingKernel<T, T, 4 / sizeof(T), false>;
   }
-  if (x == DType::kFloat) return KernelFor<float, BY_ROW>(shape);
-  return x == DType::kHalf ? KernelFor<__half, BY_ROW>(shape)
-                           : KernelFor<__nv_bfloat16, BY_ROW>(shape);
 }
 
 BackwardRingPointer KernelFor(DType x, DType dy, bool by_row, const RingShape& shape) {
   if (shape.team == Team::kCluster) return BackwardClusterKernel(x, dy, by_row, shape);
   if (shape.team == Team::kGrid) return BackwardTeamKernel(x, dy, by_row, shape);
-  return by_row ? KernelOf<true>(x, dy, shape) : KernelOf<false>(x, dy, shape);
+  return RingKernelOf(x, dy, by_row, [&](auto* of_x, auto* of_dy, auto own) {
+    return KernelFor<std::remove_pointer_t<decltype(of_x)>, std::remove_pointer_t<decltype(of_dy)>,
+                     decltype(own)::value>(shape);
+  });
 }
 
 RingShape ShapeOf(const BackwardPlan& plan, int64_t bytes) {

@@ -170,38 +170,32 @@ __global__ void __launch_bounds__(kTeamThreads<NUMBERS>, 1)
 }
 
 template <typename T, typename D, bool BY_ROW>
-BackwardRingPointer WideKernelFor(const RingShape& shape) {
+BackwardRingPointer KernelFor(const RingShape& shape) {
   constexpr int kVector = kVectorOf<T>;
+  if (shape.vector != kVector) {
+    if constexpr (BY_ROW || !std::is_same_v<T, D>) {
+      return nullptr;
+    } else {
+      return TeamKernel<T, T, 4 / sizeof(T), kTeamLeastNumbers, false>;
+    }
+  }
   if constexpr (BY_ROW) {
     if (shape.items * kVector == kTeamLeastNumbersActivated) {
       return TeamKernel<T, D, kVector, kTeamLeastNumbersActivated, true>;
     }
   }
-  return shape.items * kVector == 16 ? TeamKernel<T, D, kVector, 16, BY_ROW>
-                                     : TeamKernel<T, D, kVector, kTeamNumbers, BY_ROW>;
-}
-
-template <typename T, bool BY_ROW>
-BackwardRingPointer KernelFor(const RingShape& shape) {
-  if (shape.vector == kVectorOf<T>) return WideKernelFor<T, T, BY_ROW>(shape);
-  return BY_ROW ? nullptr : TeamKernel<T, T, 4 / sizeof(T), 16, false>;
-}
-
-template <bool BY_ROW>
-BackwardRingPointer KernelOf(DType x, DType dy, const RingShape& shape) {
-  if (x != dy) {
-    return dy == DType::kHalf ? WideKernelFor<float, __half, BY_ROW>(shape)
-                              : WideKernelFor<float, __nv_bfloat16, BY_ROW>(shape);
-  }
-  if (x == DType::kFloat) return KernelFor<float, BY_ROW>(shape);
-  return x == DType::kHalf ? KernelFor<__half, BY_ROW>(shape)
-                           : KernelFor<__nv_bfloat16, BY_ROW>(shape);
+  return shape.items * kVector == kTeamLeastNumbers
+             ? TeamKernel<T, D, kVector, kTeamLeastNumbers, BY_ROW>
+             : TeamKernel<T, D, kVector, kTeamNumbers, BY_ROW>;
 }
 
 }  // namespace
 
 BackwardRingPointer BackwardTeamKernel(DType x, DType dy, bool by_row, const RingShape& shape) {
-  return by_row ? KernelOf<true>(x, dy, shape) : KernelOf<false>(x, dy, shape);
+  return RingKernelOf(x, dy, by_row, [&](auto* of_x, auto* of_dy, auto own) {
+    return KernelFor<std::remove_pointer_t<decltype(of_x)>, std::remove_pointer_t<decltype(of_dy)>,
+                     decltype(own)::value>(shape);
+  });
 }
 
 }  // namespace cuda
