@@ -19,6 +19,7 @@ struct Arguments : GradientRowArguments {
 template <typename A, int VEC, int ITEMS, bool kWarp>
 __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
     RowsKernel(const __grid_constant__ Arguments args) {
+  LetNextKernelStart();
   __shared__ BlockStorage<3, A> storage[2];
   __shared__ A columns[kWarp ? kWarpThreads * VEC * ITEMS : 1];
   if (!kWarp) ArriveAtCluster(args.blocks);

@@ -12,6 +12,7 @@ namespace {
 template <typename T, typename D, int VEC, int NUMBERS, bool BY_ROW>
 __global__ void __launch_bounds__(kRingThreads, 1)
     ClusterKernel(const __grid_constant__ BackwardRingArguments args) {
+  LetNextKernelStart();
   extern __shared__ uint4 ring[];  // [stages][x, dy][share], posts
   __shared__ uint64_t barriers[kMailSlots];
   constexpr int kItems = NUMBERS / VEC;

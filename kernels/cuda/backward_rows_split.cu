@@ -64,6 +64,7 @@ __global__ void __launch_bounds__(kMergeThreads)
 template <typename A, int VEC, typename Types = AnyTypes<A>>
 __global__ void __launch_bounds__(kApplyThreads)
     ApplyKernel(const __grid_constant__ Arguments args, int64_t rows_per_chunk) {
+  LetNextKernelStart();
   const int64_t c = (static_cast<int64_t>(blockIdx.x) * kApplyThreads + threadIdx.x) * VEC;
   if (c >= args.cols) return;
   const auto* terms = static_cast<const GradientTerms<A>*>(args.terms);

@@ -27,6 +27,7 @@ __device__ __forceinline__ float4 Collect(const BackwardRingArguments& args, int
 template <typename T, typename D, int VEC, int NUMBERS, bool BY_ROW>
 __global__ void __launch_bounds__(kTeamThreads<NUMBERS>, 1)
     TeamKernel(const __grid_constant__ BackwardRingArguments args) {
+  LetNextKernelStart();
   extern __shared__ uint4 ring[];  // [stages][x, dy][share], [lag + 1][threads] of float4
   __shared__ TeamDesk desk;
   constexpr int kItems = NUMBERS / VEC;

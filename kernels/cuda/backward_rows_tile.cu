@@ -35,6 +35,7 @@ struct Arguments {
 template <typename T, typename D, int VEC, int ITEMS, bool kDirect>
 __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
     TileKernel(const __grid_constant__ Arguments args) {
+  LetNextKernelStart();
   extern __shared__ uint4 stages[];  // [warps][kStages][x tile, dy tile, means, rstds]
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;

@@ -168,6 +168,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t segment = param % layout.segments;
   const int64_t count = live ? layout.rows / layout.modulus * pieces : 0;
   double mine[2] = {0, 0};
+  WaitForKernelBefore();
 #pragma unroll 4
   for (int64_t i = lane; i < count; i += lanes) {
     const int64_t n = i / pieces;
@@ -297,7 +298,8 @@ Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, void* 
                                           blocks, kThreads, 0, 1, stream, args, terms));
   }
   if (buffers.dgamma == nullptr && buffers.dbeta == nullptr) return Status();
-  return LaunchSegmentParams<A>(layout, args.pieces, problem.dparam, sums, lines, buffers, stream);
+  return LaunchSegmentParams<A>(layout, args.pieces, problem.dparam, sums, lines, buffers,
+                                plan.device, stream);
 }
 
 }  // namespace
@@ -305,16 +307,18 @@ Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, void* 
 template <typename A>
 Status LaunchSegmentParams(const SegmentLayout& layout, int64_t pieces, DType type,
                            const SegmentSums<A>* sums, const XhatLine<A>* lines,
-                           const BackwardBuffers& buffers, void* stream) {
+                           const BackwardBuffers& buffers, const Device& device, void* stream) {
+  LaunchAttributes attributes;
+  attributes.early = device.capability >= 90;
   const int lanes = LanesFor(layout.rows / layout.modulus * pieces);
   const int64_t blocks = CeilDiv(layout.modulus * layout.segments, kThreads / lanes);
   return LaunchKernel("parameter gradients of segments", ParamsKernel<A>,
-                      static_cast<unsigned>(blocks), kThreads, 0, 1, stream, layout, pieces, lanes,
-                      type, sums, lines, buffers.dgamma, buffers.dbeta);
+                      static_cast<unsigned>(blocks), kThreads, 0, attributes, stream, layout,
+                      pieces, lanes, type, sums, lines, buffers.dgamma, buffers.dbeta);
 }
 template Status LaunchSegmentParams<float>(const SegmentLayout&, int64_t, DType,
                                            const SegmentSums<float>*, const XhatLine<float>*,
-                                           const BackwardBuffers&, void*);
+                                           const BackwardBuffers&, const Device&, void*);
 
 void PlanBackwardSegments(BackwardPlan* plan) {
   const BackwardProblem& problem = plan->problem;

@@ -278,6 +278,7 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
                            const __grid_constant__ BackwardProblem problem,
                            const BackwardBuffers buffers, const Outputs outputs, Post* mail) {
 #if __CUDA_ARCH__ >= 800
+  LetNextKernelStart();
   extern __shared__ uint4 slots[];
   using Body = BackwardBody<X, D, Y, WARPS, ACTIVATED>;
   __shared__ typename Body::Storage storage;
@@ -357,7 +358,7 @@ Status LaunchBackwardSegmentsResident(const BackwardPlan& plan, const BackwardBu
                                           static_cast<Post*>(workspace)));
   if (!*launched || !params) return Status();
   return LaunchSegmentParams<float>(shape.layout, shape.pieces(), problem.dparam, outputs.sums,
-                                    outputs.lines, buffers, stream);
+                                    outputs.lines, buffers, plan.device, stream);
 }
 
 }  // namespace cuda

@@ -17,12 +17,12 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ double sums[kThreads];  // [rows][columns]
   const A* from = blockIdx.y == 0 ? dgamma_partials : dbeta_partials;
   void* to = blockIdx.y == 0 ? dgamma : dbeta;
-  if (to == nullptr) return;
   const int columns = blockDim.x;
   const int rows = blockDim.y;
   const int64_t c = static_cast<int64_t>(blockIdx.x) * columns + threadIdx.x;
   double sum = 0;
-  if (c < cols) {
+  WaitForKernelBefore();
+  if (c < cols && to != nullptr) {
     for (int64_t start = threadIdx.y; start < partials; start += kBatch * rows) {
       A batch[kBatch];
 #pragma unroll
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
     if (threadIdx.y < half) sums[at] += sums[at + half * columns];
   }
-  if (threadIdx.y == 0 && c < cols) StoreOne<double>(type, to, c, sums[at]);
+  if (threadIdx.y == 0 && c < cols && to != nullptr) StoreOne<double>(type, to, c, sums[at]);
 }
 
 }  // namespace
@@ -59,7 +59,9 @@ Status LaunchFinish(const BackwardProblem& problem, int64_t cols, const Backward
   const dim3 block(columns, rows);
   const auto launch = [&](auto* kernel, auto* tag) {
     using A = std::remove_pointer_t<decltype(tag)>;
-    return LaunchKernel("sums of parameter gradients", kernel, grid, block, 0, 1, stream,
+    LaunchAttributes attributes;
+    attributes.early = device.capability >= 90;
+    return LaunchKernel("sums of parameter gradients", kernel, grid, block, 0, attributes, stream,
                         static_cast<const A*>(dgamma), static_cast<const A*>(dbeta), partials, cols,
                         problem.dparam, buffers.dgamma, buffers.dbeta);
   };

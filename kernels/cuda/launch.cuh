@@ -7,6 +7,7 @@
 #include <string>
 
 #include "kernels/cuda/norms.h"
+#include "kernels/cuda/occupancy.h"
 
 namespace nv_norms {
 namespace cuda {
@@ -16,8 +17,23 @@ inline Status FromCuda(cudaError_t error, const char* what) {
   return Status::Internal(std::string(what) + ": " + cudaGetErrorString(error));
 }
 
+// A kernel that is launched `early` starts before the one before it has ended, and waits for it
+// itself, so that what a start costs is not added to what the one before takes. That one says when
+// it is time; both do nothing on older devices.
+__device__ __forceinline__ void LetNextKernelStart() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void WaitForKernelBefore() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 struct LaunchAttributes {
   int cluster = 1;           // blocks to a cluster
+  bool early = false;        // see LetNextKernelStart
   bool cooperative = false;  // all blocks are resident at once
 };
 
@@ -29,7 +45,7 @@ Status LaunchKernel(const char* name, void (*kernel)(P...), dim3 grid, dim3 bloc
   config.blockDim = block;
   config.dynamicSmemBytes = shared;
   config.stream = static_cast<cudaStream_t>(stream);
-  cudaLaunchAttribute attributes[2];
+  cudaLaunchAttribute attributes[3];
   config.attrs = attributes;
   if (wanted.cluster > 1) {
     cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
@@ -43,6 +59,11 @@ Status LaunchKernel(const char* name, void (*kernel)(P...), dim3 grid, dim3 bloc
     attribute.id = cudaLaunchAttributeCooperative;
     attribute.val.cooperative = 1;
   }
+  if (wanted.early) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
   return FromCuda(cudaLaunchKernelEx(&config, kernel, P(arguments)...), name);
 }
 
@@ -54,14 +75,11 @@ Status LaunchKernel(const char* name, void (*kernel)(P...), dim3 grid, dim3 bloc
   return LaunchKernel(name, kernel, grid, block, shared, wanted, stream, arguments...);
 }
 
-// Lets blocks of this kernel have so many bytes of dynamic shared memory.
+// Lets blocks of this kernel have so many bytes of dynamic shared memory, if the device has them.
 template <typename... P>
 Status AllowShared(void (*kernel)(P...), int64_t bytes, const char* name) {
   if (bytes <= 40 * 1024) return Status();
-  return FromCuda(
-      cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                           cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
-      name);
+  return FromCuda(AllowShared(reinterpret_cast<const void*>(kernel)), name);
 }
 
 inline bool AlignedTo(const void* pointer, int64_t bytes) {

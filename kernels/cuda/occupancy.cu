@@ -8,6 +8,27 @@
 namespace nv_norms {
 namespace cuda {
 
+cudaError_t AllowShared(const void* kernel) {
+  using Key = std::tuple<int, const void*>;
+  static Known<Key, bool> known;
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error != cudaSuccess) return error;
+  const Key key(device, kernel);
+  bool allowed = false;
+  if (known.Find(key, &allowed)) return cudaSuccess;
+  int most = 0;
+  cudaFuncAttributes attributes;
+  error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
+  if (error == cudaSuccess) {
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 most - static_cast<int>(attributes.sharedSizeBytes));
+  }
+  if (error == cudaSuccess) known.Keep(key, true);
+  return error;
+}
+
 int ResidentBlocks(const void* kernel, int threads, int64_t shared) {
   using Key = std::tuple<int, const void*, int, int64_t>;
   static Known<Key, int> known;
@@ -16,8 +37,7 @@ int ResidentBlocks(const void* kernel, int threads, int64_t shared) {
   const Key key(device, kernel, threads, shared);
   int blocks = 0;
   if (known.Find(key, &blocks)) return blocks;
-  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           static_cast<int>(shared)) != cudaSuccess ||
+  if (AllowShared(kernel) != cudaSuccess ||
       cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads,
                                                     static_cast<size_t>(shared)) != cudaSuccess) {
     cudaGetLastError();  // not an error of the launches to come

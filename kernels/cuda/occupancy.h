@@ -2,10 +2,17 @@
 #ifndef NV_NORMS_KERNELS_CUDA_OCCUPANCY_H_
 #define NV_NORMS_KERNELS_CUDA_OCCUPANCY_H_
 
+#include <cuda_runtime.h>
+
 #include <cstdint>
 
 namespace nv_norms {
 namespace cuda {
+
+// Lets blocks of this kernel have all the dynamic shared memory that the current device has for
+// one. The limit is never lowered: another thread may be about to launch the kernel with more than
+// this one wants.
+cudaError_t AllowShared(const void* kernel);
 
 // Of blocks with so many bytes of dynamic shared memory, on a multiprocessor of the current device;
 // 0 where none fits.

@@ -81,10 +81,7 @@ Status LaunchTogether(const char* name, void (*kernel)(P...), int blocks, int th
                       bool together, int64_t shared, void* stream, bool* launched,
                       const Q&... arguments) {
   *launched = false;
-  NV_NORMS_RETURN_IF_ERROR(
-      FromCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(shared)),
-               name));
+  NV_NORMS_RETURN_IF_ERROR(AllowShared(kernel, shared, name));
   cudaLaunchConfig_t config = {};
   config.gridDim = static_cast<unsigned>(blocks);
   config.blockDim = static_cast<unsigned>(threads);

@@ -121,7 +121,7 @@ Status LaunchBackwardRowsOwn(const BackwardPlan& plan, const BackwardBuffers& bu
       LaunchBackwardRowsRing(plan, shape, buffers, sums, workspace, stream, launched));
   if (!*launched || !params) return Status();
   return LaunchSegmentParams<float>(SegmentLayout::Of(problem.geometry.rows), 1, problem.dparam,
-                                    sums.rows, sums.lines, buffers, stream);
+                                    sums.rows, sums.lines, buffers, plan.device, stream);
 }
 
 }  // namespace cuda

@@ -26,7 +26,7 @@ int64_t SumsBytes(const SegmentLayout& layout, int64_t pieces) {
 template <typename A>
 Status LaunchSegmentParams(const SegmentLayout& layout, int64_t pieces, DType type,
                            const SegmentSums<A>* sums, const XhatLine<A>* lines,
-                           const BackwardBuffers& buffers, void* stream);
+                           const BackwardBuffers& buffers, const Device& device, void* stream);
 
 }  // namespace cuda
 }  // namespace nv_norms
