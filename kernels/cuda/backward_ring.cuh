@@ -3,6 +3,7 @@
 #define NV_NORMS_KERNELS_CUDA_BACKWARD_RING_CUH_
 
 #include "kernels/cuda/activation.cuh"
+#include "kernels/cuda/allies.cuh"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/ring.cuh"
 #include "kernels/cuda/segments_sums.cuh"
@@ -23,7 +24,7 @@ struct BackwardRingArguments {
   int cols;
   RingShape shape;
   BackwardBuffers buffers;
-  float* dgamma;  // partial sums [teams, cols], where wanted
+  float* dgamma;  // partial sums [teams / allies, cols], where wanted
   float* dbeta;
   SegmentSums<float>* row_sums;  // [rows], where parameters are the rows' and wanted
   XhatLine<float>* row_lines;
@@ -122,6 +123,21 @@ struct GradientParams<false, VEC, ITEMS> {
     StoreSums(args, place, dgamma, args.dgamma);
     StoreSums(args, place, dbeta, args.dbeta);
   }
+
+  // With its allies' sums (allies.cuh). ring: of shared memory, two floats to a column at least;
+  // all copies to it have come.
+  __device__ __forceinline__ void StoreAllied(const BackwardRingArguments& args,
+                                              const RingPlace& place, void* ring) const {
+    __syncthreads();  // other threads' copies lie where these sums go
+    float* const sums = static_cast<float*>(ring);
+    ForItems<ITEMS>(place, args.shape.items, [&](int k, int i) {
+      StoreAs(sums + i * VEC, dgamma[k]);
+      StoreAs(sums + args.cols + i * VEC, dbeta[k]);
+    });
+    const int64_t to = place.team / args.shape.allies * args.cols;
+    AddAllies(sums, args.cols, args.dgamma == nullptr ? nullptr : args.dgamma + to,
+              args.dbeta == nullptr ? nullptr : args.dbeta + to);
+  }
 };
 
 // Rows': a row's sums of dy and dy * e are those for its dgamma and dbeta, and weighted with its
@@ -211,6 +227,8 @@ struct GradientParams<true, VEC, ITEMS> {
   }
 
   static __device__ __forceinline__ void Store(const BackwardRingArguments&, const RingPlace&) {}
+  static __device__ __forceinline__ void StoreAllied(const BackwardRingArguments&, const RingPlace&,
+                                                     void*) {}
 };
 
 using BackwardRingPointer = void (*)(BackwardRingArguments);

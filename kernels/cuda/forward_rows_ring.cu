@@ -161,7 +161,7 @@ RingShape ShapeOf(const ForwardPlan& plan, bool wide) {
   return RingShapeOf(layout.rows, layout.cols, {size, 0, SizeOf(plan.problem.y)},
                      (wide ? 16 : 4) / size,
                      {kForwardLeastNumbers, most, most, kTeamLeastNumbers,
-                      layout.by_row() ? kTeamNumbersOwn : kTeamNumbers},
+                      layout.by_row() ? kTeamNumbersOwn : kTeamNumbers, layout.by_row()},
                      plan.device);
 }
 

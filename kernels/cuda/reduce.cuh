@@ -69,8 +69,8 @@ __device__ __forceinline__ void BlockSum(A (&values)[N], BlockStorage<N, A>* sto
   WarpSum(values, 32);
 }
 
-// The same for blocks of one warp or an even number of warps: every thread adds up the warps' sums,
-// which takes less time than a second round of shuffles.
+// The same for blocks of few warps: every thread adds up the warps' sums, which takes less time
+// than a second round of shuffles.
 template <int N>
 __device__ __forceinline__ void ShortBlockSum(float (&values)[N], BlockStorage<N, float>* storage) {
   WarpSum(values, 32);
@@ -80,6 +80,7 @@ __device__ __forceinline__ void ShortBlockSum(float (&values)[N], BlockStorage<N
 #pragma unroll
     for (int n = 0; n < N; ++n) storage->warps[n][threadIdx.x / 32] = values[n];
   }
+  if (warps % 2 != 0 && threadIdx.x < N) storage->warps[threadIdx.x][warps] = 0;  // pairs are read
   __syncthreads();
 #pragma unroll
   for (int n = 0; n < N; ++n) values[n] = 0;

@@ -14,7 +14,12 @@ constexpr int kMostStages = 6;             // WaitForCopies knows no more
 // Numbers: what a block of a team of the grid has to do for a row of no columns, about.
 constexpr int64_t kTeamRowCost = 1024;
 constexpr int64_t kMostWideShare = 14 * 32 * 24;  // numbers of a row to a block alone
-constexpr int64_t kTeamLeastRows = 32;  // to a team beside blocks and clusters; 75 were measured
+// Rows to a team beside blocks and clusters. Rows of their own parameters: 75 were measured;
+// others: forward bfloat16 2048 x 10240 (15) 35.1 -> 27.8 us, 600 x 9216 (5) 14.1 -> 13.1, float32
+// 4096 x 5120 (31) 50.3 -> 46.8; gradient bfloat16 2048 x 5120 43.9 -> 35.2, 600 x 12288 (9) 38.1
+// -> 33.8.
+constexpr int64_t kTeamLeastRows = 4;
+constexpr int64_t kTeamLeastRowsOwn = 32;
 
 int64_t RoundUp(int64_t value, int64_t unit) { return CeilDiv(value, unit) * unit; }
 
@@ -22,9 +27,12 @@ int64_t RoundUp(int64_t value, int64_t unit) { return CeilDiv(value, unit) * uni
 // costs instructions: forward, 16384 x 8192 bfloat16 reached 0.88 of a copy's speed with barriers
 // and 0.82 without; the gradient, float16 0.84 and 0.88, 32768 x 4096 float32 0.92 and 0.95,
 // bfloat16 0.92 and 0.86.
-int MostBlockThreads(const RingSizes& sizes) {
-  if (sizes.dy == 0) return kRingThreads;
-  return sizes.x == 2 ? 256 : 128;
+// Of rows whose parameters are the columns' teams take what is longer; float32 gradients of 2560
+// columns (160 threads) took 864 us in a cluster's way and 801 behind barriers, 2048 x 2304 33.9
+// and 27.1; from float32 to 16 bits 2048 x 6144 (384) 51.6 and 46.2, 58254 x 4608 722 and 634.
+int MostBlockThreads(const RingSizes& sizes, bool own) {
+  if (sizes.dy == 0 || (!own && sizes.dy < sizes.x)) return kRingThreads;
+  return sizes.x == 2 ? 256 : own ? 128 : 192;
 }
 
 // For so many teams, of which `resident` are on a multiprocessor at once: how many times as many
@@ -51,11 +59,31 @@ int64_t Waves(int64_t rows, int64_t teams, const RingSizes& sizes, int64_t resid
 // 100000 0.248, 0.212, to bfloat16 0.218, 0.155. Gradient: bfloat16 20000 x 6144 0.226, 0.208;
 // 10000 x 10000 0.232, 0.167; 16384 x 16384 0.438, 0.426; 2048 x 131072 0.591, 0.456; float32 4096
 // x 65536 0.789, 0.867.
-bool TeamsAreFaster(const RingSizes& sizes, int64_t cols) {
-  if (sizes.x == 2) return cols >= 5120;
-  if (sizes.dy != 0) return false;
-  if (cols > 8192 && cols <= kMostWideShare) return true;
-  return sizes.out == 2 ? cols >= 65536 : cols > 65536 && cols < 131072;
+// Measured again for rows whose parameters are the columns', over 2304 to 100000 columns and 300
+// rows to 2^28 numbers (microseconds likewise). Gradient: float32 65536 x 4096 806, 744; 2048 x
+// 4608 47.9, 41.8; 16384 x 16384 809, 766; 2684 x 100000 839, 791; but of 2304 columns 798, 872;
+// bfloat16 58254 x 4608 531, 494, 65536 x 4096 405, 487; from float32 to bfloat16 29127 x 9216 727,
+// 671, but 21845 x 12288 686, 753 and 43690 x 6144 672, 680. Forward: float32 4096 x
+// 4608 46.8, 42.8, 4096 x 7168 66.8, 62.8, 13107 x 20480 614, 561, but 18724 x 3584 137, 143, 8192
+// x 8192 140, 143 and 4096 x 24576 214, 217; to bfloat16 4096 x 5120 42.7, 37.5, 13107 x 20480 483,
+// 394, 8192 x 32768 400, 390; bfloat16 4096 x 16384 77.8, 82.3, 4096 x 12288 69.0, 69.9, and up to
+// 5120 columns where blocks have any number of warps.
+bool TeamsAreFaster(const RingSizes& sizes, int64_t cols, bool own) {
+  const bool forward = sizes.dy == 0;
+  const bool wide = cols > 8192 && cols <= kMostWideShare;
+  if (own) {
+    if (sizes.x == 2) return cols >= 5120;
+    if (!forward) return false;
+    return wide || (sizes.out == 2 ? cols >= 65536 : cols > 65536 && cols < 131072);
+  }
+  if (sizes.x == 2) {
+    if (!forward) return cols > 4096;
+    return (cols > 5120 && cols <= kMostWideShare) || cols > 16384;
+  }
+  if (!forward) return sizes.dy == 4 ? cols >= 3072 : wide;
+  if (wide || (cols > 4096 && cols < 8192)) return true;
+  return sizes.out == 2 ? cols > 16384
+                        : (cols > 16384 && cols < 24576) || (cols > 65536 && cols < 131072);
 }
 
 RingShape Search(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vector,
@@ -66,6 +94,10 @@ RingShape Search(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vec
   const int64_t most_share = kRingThreads * (numbers.most / vector);
   const int64_t most_shared = device.shared_bytes - kReservedShared;
   const int64_t multiprocessors = device.multiprocessors;
+  // Microseconds with even numbers of warps alone, with odd ones, too: bfloat16 forward 58254 x
+  // 4608 339, 292, 116508 x 2304 340, 295, gradient 517, 429, 104857 x 2560 489, 414; but float32
+  // 104857 x 2560 forward 522, 550, to bfloat16 116508 x 2304 gradient 640, 689.
+  const bool odd_warps = sizes.x == 2 && !numbers.own;
   const auto stage_bytes = [&](int64_t share) {
     if (sizes.dy == 0) return RoundUp(share * vector * sizes.x, 16);
     const int64_t ratio = sizes.x / sizes.dy;
@@ -81,7 +113,7 @@ RingShape Search(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vec
     const int most = team == Team::kCluster ? numbers.cluster_most : numbers.most;
     for (int n = numbers.least; n <= most; n += 8) {
       int64_t warps = CeilDiv(share, 32 * n / vector);
-      if (warps > 1) warps = RoundUp(warps, 2);
+      if (warps > 1 && !(odd_warps && team == Team::kBlock)) warps = RoundUp(warps, 2);
       if (warps > kRingThreads / 32) continue;
       const int64_t resident = kRingThreads / 32 / warps;
       const double busy = static_cast<double>(resident) * static_cast<double>(share) / n;
@@ -180,12 +212,13 @@ RingShape Search(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vec
   };
   const bool few = rows * CeilDiv(vectors, most_share) <= multiprocessors / 2 && cols > 8192;
   if (!few) {
-    if (device.capability >= 90 && vector * sizes.x == 16 && TeamsAreFaster(sizes, cols) &&
-        set_teams(kTeamLeastRows)) {
+    if (device.capability >= 90 && vector * sizes.x == 16 &&
+        TeamsAreFaster(sizes, cols, numbers.own) &&
+        set_teams(numbers.own ? kTeamLeastRowsOwn : kTeamLeastRows)) {
       return out;
     }
     const bool block = set_block();
-    if (block && (device.capability < 90 || out.threads <= MostBlockThreads(sizes))) {
+    if (block && (device.capability < 90 || out.threads <= MostBlockThreads(sizes, numbers.own))) {
       return out;
     }
     if (device.capability >= 90) {
@@ -207,7 +240,7 @@ RingShape Search(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vec
 
 RingShape RingShapeOf(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vector,
                       const RingNumbers& numbers, const Device& device) {
-  using Key = std::array<int64_t, 14>;
+  using Key = std::array<int64_t, 15>;
   static Known<Key, RingShape> known;
   const Key key = {rows,
                    cols,
@@ -220,6 +253,7 @@ RingShape RingShapeOf(int64_t rows, int64_t cols, const RingSizes& sizes, int64_
                    numbers.cluster_most,
                    numbers.team_least,
                    numbers.team_most,
+                   numbers.own,
                    device.multiprocessors,
                    device.capability,
                    device.shared_bytes};
@@ -231,30 +265,28 @@ RingShape RingShapeOf(int64_t rows, int64_t cols, const RingSizes& sizes, int64_
 }
 
 int64_t ClustersThatFit(const void* kernel, const RingShape& shape) {
-  if (shape.blocks == 1) return shape.teams;
+  const int cluster = std::max(shape.blocks, shape.allies);
+  if (cluster == 1) return shape.teams;
   using Key = std::tuple<int, const void*, int, int64_t, int>;
   static Known<Key, int64_t> known;
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return 0;
-  const Key key(device, kernel, shape.blocks, shape.shared, shape.threads);
+  const Key key(device, kernel, cluster, shape.shared, shape.threads);
   int64_t out = 0;
   if (known.Find(key, &out)) return out;
   cudaLaunchAttribute attribute[1];
   attribute[0].id = cudaLaunchAttributeClusterDimension;
-  attribute[0].val.clusterDim.x = shape.blocks;
+  attribute[0].val.clusterDim.x = static_cast<unsigned>(cluster);
   attribute[0].val.clusterDim.y = 1;
   attribute[0].val.clusterDim.z = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(shape.blocks));
+  config.gridDim = dim3(static_cast<unsigned>(cluster));
   config.blockDim = dim3(static_cast<unsigned>(shape.threads));
   config.dynamicSmemBytes = static_cast<size_t>(shape.shared);
   config.attrs = attribute;
   config.numAttrs = 1;
   int fit = 0;
-  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           static_cast<int>(shape.shared)) != cudaSuccess ||
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed,
-                           shape.blocks > 8) != cudaSuccess ||
+  if (AllowShared(kernel) != cudaSuccess || AllowCluster(kernel, cluster) != cudaSuccess ||
       cudaOccupancyMaxActiveClusters(&fit, kernel, &config) != cudaSuccess) {
     cudaGetLastError();  // not an error of the launches to come
     fit = 0;

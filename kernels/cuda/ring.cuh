@@ -125,6 +125,12 @@ inline bool ByRowFits(const RowLayout& layout, int64_t size) {
   return layout.rows <= kMost && layout.cols <= kMost && layout.cols * size % 16 == 0;
 }
 
+// Lets a kernel have clusters of so many blocks; never takes it back, as AllowShared does not.
+inline cudaError_t AllowCluster(const void* kernel, int blocks) {
+  if (blocks <= 8) return cudaSuccess;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+}
+
 // Clusters of a kernel that the device holds at once; 0 where it cannot tell.
 int64_t ClustersThatFit(const void* kernel, const RingShape& shape);
 
@@ -139,12 +145,11 @@ Status LaunchRing(const char* name, void (*kernel)(Arguments), const RingShape& 
   const auto shared = static_cast<size_t>(shape.shared);
   if (shape.team != Team::kGrid) {
     LaunchAttributes attributes;
-    if (shape.team == Team::kCluster) {
+    attributes.cluster = shape.allies;
+    if (shape.blocks > 1) {
       attributes.cluster = shape.blocks;
-      NV_NORMS_RETURN_IF_ERROR(FromCuda(
-          cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                               cudaFuncAttributeNonPortableClusterSizeAllowed, shape.blocks > 8),
-          name));
+      NV_NORMS_RETURN_IF_ERROR(
+          FromCuda(AllowCluster(reinterpret_cast<const void*>(kernel), shape.blocks), name));
     }
     return LaunchKernel(name, kernel, blocks, threads, shared, attributes, stream, arguments);
   }

@@ -29,6 +29,7 @@ struct RingShape {
   int lag = 0;     // at most kMostLag
   bool ahead = false;
   int64_t teams = 1;
+  int allies = 1;      // blocks, each a team, that add up sums of columns together: see allies.cuh
   int64_t shared = 0;  // bytes
 };
 
@@ -40,6 +41,7 @@ struct RingNumbers {
   int cluster_most;
   int team_least;
   int team_most;
+  bool own;  // rows have parameters of their own
 };
 
 constexpr int kTeamLeastNumbers = 16;
@@ -47,6 +49,7 @@ constexpr int kTeamNumbers = 24;
 // Where rows have parameters of their own: with an activation's gradient, and forward.
 constexpr int kTeamLeastNumbersActivated = 8;
 constexpr int kTeamNumbersOwn = 32;
+constexpr int kAllies = 4;
 constexpr int kRingThreads = 512;  // of a block that have columns, at most
 
 // Bytes of a number.

@@ -54,7 +54,7 @@ struct Partials {
 Partials PartialsOf(const BackwardPlan& plan, const RingShape& ring) {
   Partials out;
   if (SuitsTiles(plan)) out.tile = TilePartials(plan);
-  if (out.tile == 0 && ring.blocks != 0) out.ring = ring.teams;
+  if (out.tile == 0 && ring.blocks != 0) out.ring = ring.teams / ring.allies;
   if (BackwardAnyFits(plan) && !FewLongRows(plan.problem.geometry.rows, plan.device)) {
     out.any = AnyPartials(plan);
   } else {
