@@ -31,6 +31,18 @@ __device__ __forceinline__ void WaitForKernelBefore() {
 #endif
 }
 
+// In a graph that is captured, as XLA does, the kernels' edges are ordinary ones: they cost less
+// than launches do (2.7 us for two kernels, 2.4 with early ones; 7.3 and 6.6 in a stream), and
+// every version of CUDA and XLA knows them.
+inline bool IsCapturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(stream, &status) == cudaSuccess) {
+    return status != cudaStreamCaptureStatusNone;
+  }
+  cudaGetLastError();  // not an error of the launch to come
+  return true;
+}
+
 struct LaunchAttributes {
   int cluster = 1;           // blocks to a cluster
   bool early = false;        // see LetNextKernelStart
@@ -59,7 +71,7 @@ Status LaunchKernel(const char* name, void (*kernel)(P...), dim3 grid, dim3 bloc
     attribute.id = cudaLaunchAttributeCooperative;
     attribute.val.cooperative = 1;
   }
-  if (wanted.early) {
+  if (wanted.early && !IsCapturing(config.stream)) {
     cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
