@@ -133,11 +133,15 @@ RingShape ShapeOf(const BackwardPlan& plan, int64_t bytes) {
 // of a gradient with one ally and with four: float32 2048 x 768 17.6, 16.5, 4096 x 1024 26.5, 24.7,
 // 16384 x 1024 64.9, 62.4, bfloat16 4096 x 1024 21.2, 19.0, 8192 x 4096 66.3, 65.1; with two or
 // eight in between. One row to a block, 512 x 768: 10.9, 11.8. A block to a multiprocessor, where
-// clusters leave some of them idle: 8192 x 5120 136, 142.
+// clusters leave some of them idle: 8192 x 5120 136, 142. Many rows: float32 32768 x 768 (31 to a
+// block) 88.8, 87.2, but bfloat16 the same 53.5, 53.6 and 65536 x 768 93, 96.
+constexpr int64_t kMostRowsAllied16 = 28;  // to a block, of dy in 16 bits
+
 bool AlliesAreFaster(const BackwardPlan& plan, const RingShape& shape) {
   const RowLayout& layout = plan.problem.geometry.rows;
-  return shape.team == Team::kBlock && !layout.by_row() && plan.device.capability >= 90 &&
-         shape.teams < layout.rows && shape.teams >= 2 * plan.device.multiprocessors;
+  if (shape.team != Team::kBlock || layout.by_row() || plan.device.capability < 90) return false;
+  if (SizeOf(plan.problem.dy) == 2 && layout.rows > kMostRowsAllied16 * shape.teams) return false;
+  return shape.teams < layout.rows && shape.teams >= 2 * plan.device.multiprocessors;
 }
 
 }  // namespace
