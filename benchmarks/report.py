@@ -112,7 +112,12 @@ def _short(value: str) -> str:
 
 
 _COLORS = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#999999", "#000000"]
+_COLORS += ["#dd8844", "#77bb99"]
 _BAR, _GAP, _DOUBLING, _LEFT, _TOP = 9, 14, 28, 90, 80  # pixels
+
+
+def color(way: int) -> str:
+    return _COLORS[way % len(_COLORS)]
 
 
 def plot(view: View, where: str, table: Table) -> str:
@@ -144,7 +149,7 @@ def plot(view: View, where: str, table: Table) -> str:
     for j, name in enumerate(names):
         x = _LEFT + 105 * (j % 5)
         line = 47 + 15 * (j // 5)
-        out.append(f'<rect x="{x}" y="{line - 8}" width="8" height="8" fill="{_COLORS[j]}"/>')
+        out.append(f'<rect x="{x}" y="{line - 8}" width="8" height="8" fill="{color(j)}"/>')
         out.append(f'<text x="{x + 12}" y="{line}">{name}</text>')
     for tick in range(low, high + 1):
         stroke = "black" if tick == 0 else "#dddddd"
@@ -155,7 +160,7 @@ def plot(view: View, where: str, table: Table) -> str:
         x = _LEFT + group * i + _BAR * j
         out.append(
             f'<rect x="{x}" y="{y(max(height, 0)):.1f}" width="{_BAR - 1}" '
-            f'height="{_DOUBLING * abs(height):.1f}" fill="{_COLORS[j]}"/>'
+            f'height="{_DOUBLING * abs(height):.1f}" fill="{color(j)}"/>'
         )
     for i, key in enumerate(keys):
         x = _LEFT + group * i + group // 2

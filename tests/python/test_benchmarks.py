@@ -44,8 +44,10 @@ def test_layer_norm_and_its_table(tmp_path: Path) -> None:
     assert len(rows) == 2 * 11
     automatic = [row for row in rows if row["way"] == "NV automatic"]
     assert [(r["fused_forward"], r["fused_backward"]) for r in automatic] == [("1", "1")] * 2
-    table = _run("report", out)
+    table = _run("report", out, "--plots", tmp_path)
     assert "| shape | policy | TF | NV | TF function |" in table
+    plot = (tmp_path / "layer_norm.svg").read_text()
+    assert len(set(re.findall(r'fill="(#\w+)"', plot))) >= 10  # a colour to a way
     assert all(row["shape"] in table for row in rows)
 
 
