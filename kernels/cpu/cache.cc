@@ -38,6 +38,17 @@ int64_t CoreBytes() {
   return bytes;
 }
 
+int64_t Level1Ways() {
+  static const int64_t ways = [] {
+    int64_t said = 0;
+#ifdef _SC_LEVEL1_DCACHE_ASSOC
+    said = SizeOfCache(_SC_LEVEL1_DCACHE_ASSOC);
+#endif
+    return said > 0 ? said : 8;
+  }();
+  return ways;
+}
+
 bool StreamOutput(int64_t bytes) {
   static const int64_t from = StreamFrom();
   return bytes >= from;

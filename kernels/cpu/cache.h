@@ -13,6 +13,10 @@ constexpr int64_t kCoreBytes = 512 << 10;
 // The same by the machine's L2 cache.
 int64_t CoreBytes();
 
+// Lines of a core's L1 cache that may lie a multiple of 4096 bytes apart, as far as the system
+// says.
+int64_t Level1Ways();
+
 // Work that all threads share and read a second time: what is left of a last-level cache that is
 // shared with others.
 constexpr int64_t kSharedBytes = 8 << 20;

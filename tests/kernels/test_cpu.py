@@ -79,10 +79,11 @@ def views(case: tuple) -> tuple[tuple[int, ...], list[int], list[int]]:
 
 
 def guarded(shape: tuple[int, ...], dtype: np.dtype, shift: int = 0) -> np.ndarray:
-    """Poison, at an odd address if shift is odd (in elements)."""
+    """Poison, `shift` elements behind a multiple of 64 bytes: at an odd address if that is odd."""
     size = math.prod(shape)
-    out = np.full(size + shift, 97.0, dtype)[shift:]
-    return out.reshape(shape)
+    room = np.full(size + shift + 64 // dtype.itemsize, 97.0, dtype)
+    begin = -room.ctypes.data % 64 // dtype.itemsize + shift
+    return room[begin : begin + size].reshape(shape)
 
 
 class Inputs(NamedTuple):
@@ -269,6 +270,29 @@ def test_unaligned_tensors(case: tuple, dtype: np.dtype, rng: np.random.Generato
 def test_outputs_past_the_cache(case: tuple, dtype: np.dtype, rng: np.random.Generator) -> None:
     types = (dtype, dtype, F32)
     check(case, rng, types, shift=1)
+    check_threads(case, draw(case, rng, types), threads=3)
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        # some rows together, and rows a multiple of 4096 bytes long, which fall on each other
+        *[({"axis": [-1]}, shape) for shape in [
+            (35001, 128), (4700, 1008), (4601, 1024), (2301, 2048), (1150, 4096), (281, 16384),
+            (141, 32768),
+        ]],
+        ({"axis": [1]}, (5, 1024, 1024)), ({"groups": -1, "channels_last": True}, (16, 64, 64, 72)),
+    ],
+    ids=named,
+)  # fmt: skip
+def test_aligned_outputs_past_the_cache(
+    case: tuple, dtype: np.dtype, rng: np.random.Generator
+) -> None:
+    settings, (first, *others) = case
+    case = (settings, (first * 4 // dtype.itemsize, *others))
+    types = (dtype, dtype, F32)
+    check(case, rng, types)
     check_threads(case, draw(case, rng, types), threads=3)
 
 
