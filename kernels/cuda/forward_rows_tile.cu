@@ -2,6 +2,7 @@
 // one, the next ones are on their way to shared memory. gamma and beta stay in registers.
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/short_row.cuh"
 #include "kernels/cuda/tile.cuh"
 
 namespace nv_norms {
@@ -34,9 +35,7 @@ template <typename T, typename Y, int VEC, int ITEMS, bool kDirect>
 __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
     TileKernel(const __grid_constant__ Arguments args) {
   extern __shared__ uint4 stages[];  // [warps][kStages][tile]
-  // The first sum is taken of x - pivot, so that equal numbers have just this mean. Sums of up to
-  // a thousand equal numbers of 16 bits are exact without.
-  constexpr bool kPivot = sizeof(T) == 4;
+  constexpr bool kPivot = kShortPivot<T>;
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   const TileShape& shape = args.shape;
@@ -66,7 +65,6 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
     }
   }
   const bool center = args.formula != Formula::kRms;  // the statistics, at least
-  const float inverse = 1.0f / static_cast<float>(cols);
   int at = 0;
   for (; first < args.rows; first += step) {
     CopyTile(stage + (at == 0 ? kStages - 1 : at - 1) * shape.bytes, x,
@@ -84,54 +82,18 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
         const int c = ColumnOf<VEC>(i, lanes, rank);
         if (c < cols) Unpack<T>(from + c, values[i]);
       }
-      float shift = 0;
       if constexpr (!kDirect && !std::is_same_v<T, Y>) __syncwarp();
-      if (center) {
-        const float pivot = kPivot ? __shfl_sync(0xffffffffu, values[0][0], group * lanes) : 0.0f;
-        float parts[4] = {0, 0, 0, 0};
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i) {
-          if (ColumnOf<VEC>(i, lanes, rank) < cols) {
-#pragma unroll
-            for (int v = 0; v < VEC; ++v) {
-              parts[(i * VEC + v) % 4] += kPivot ? values[i][v] - pivot : values[i][v];
-            }
-          }
-        }
-        float sum[1] = {(parts[0] + parts[1]) + (parts[2] + parts[3])};
-        WarpSum(sum, lanes);
-        shift = kPivot ? pivot + sum[0] * inverse : sum[0] / static_cast<float>(cols);
-      }
-      float parts[4] = {0, 0, 0, 0};
-#pragma unroll
-      for (int i = 0; i < ITEMS; ++i) {
-        if (ColumnOf<VEC>(i, lanes, rank) < cols) {
-#pragma unroll
-          for (int v = 0; v < VEC; ++v) {
-            values[i][v] -= shift;
-            parts[v % 2] += values[i][v];
-            parts[2 + v % 2] += values[i][v] * values[i][v];
-          }
-        }
-      }
-      float sums[2] = {parts[0] + parts[1], parts[2] + parts[3]};
-      WarpSum(sums, lanes);
-      float low = 0;
-      float m2 = sums[1];
-      if (center) {
-        low = sums[0] * inverse;
-        m2 -= sums[0] * low;
-        m2 = m2 < 0 ? 0.0f : m2;  // keeps NaN
-      }
-      const float rstd = ShortInverseRoot(m2 * inverse + args.epsilon);
+      const ShortRow found = CenterShortRow<kPivot>(
+          values, [&](int i) { return ColumnOf<VEC>(i, lanes, rank) < cols; }, lanes, group * lanes,
+          center, cols, args.epsilon);
       const int64_t row = first + r;
       if (rank == 0 && row < args.rows) {
         if (args.buffers.mean != nullptr) {
-          static_cast<float*>(args.buffers.mean)[row] = shift + low;
+          static_cast<float*>(args.buffers.mean)[row] = found.mean;
         }
-        static_cast<float*>(args.buffers.rstd)[row] = rstd;
+        static_cast<float*>(args.buffers.rstd)[row] = found.rstd;
       }
-      const float offset = args.formula == Formula::kScaleOnly ? shift * rstd : -low * rstd;
+      const float offset = found.Offset(args.formula);
       Y* y = static_cast<Y*>(args.buffers.y) + row * cols;
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
@@ -139,7 +101,7 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
         if (c < cols) {
 #pragma unroll
           for (int v = 0; v < VEC; ++v) {
-            values[i][v] = (values[i][v] * rstd + offset) * gamma[i][v] + beta[i][v];
+            values[i][v] = (values[i][v] * found.rstd + offset) * gamma[i][v] + beta[i][v];
           }
           if constexpr (kDirect) {
             if (row < args.rows) StoreAs(y + c, values[i]);

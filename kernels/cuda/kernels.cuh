@@ -53,6 +53,8 @@ inline bool FewLongRows(const RowLayout& layout, const Device& device) {
   return layout.rows < device.multiprocessors / 2 && layout.cols > 16384;
 }
 
+Status LaunchForwardRowsWarp(const ForwardPlan& plan, const ForwardBuffers& buffers, void* stream,
+                             bool* launched);
 Status LaunchForwardRowsTile(const ForwardPlan& plan, const ForwardBuffers& buffers, void* stream,
                              bool* launched);
 int64_t ForwardRingBytes(const ForwardPlan& plan);

@@ -30,6 +30,8 @@ Status LaunchForwardRows(const ForwardPlan& plan, const ForwardBuffers& buffers,
   bool launched = false;
   Status status = LaunchForwardSegmentsOnChip(plan, buffers, workspace, stream, &launched);
   if (launched || !status.ok()) return status;
+  status = LaunchForwardRowsWarp(plan, buffers, stream, &launched);
+  if (launched || !status.ok()) return status;
   status = LaunchForwardRowsTile(plan, buffers, stream, &launched);
   if (launched || !status.ok()) return status;
   status = LaunchForwardRowsRing(plan, buffers, workspace, stream, &launched);

@@ -1,0 +1,154 @@
+// x is [rows, cols] of up to four vectors to a lane. A warp has one, two or four rows, asks for all
+// of them at once, into its registers, and ends with them: blocks start in turn and go through
+// memory side by side.
+#include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/short_row.cuh"
+#include "kernels/cuda/staged.cuh"
+
+namespace nv_norms {
+namespace cuda {
+namespace {
+
+constexpr int kMostThreads = 128;
+
+struct Arguments {
+  DType param;
+  Formula formula;
+  float epsilon;
+  int64_t rows;
+  int cols;
+  ForwardBuffers buffers;
+};
+
+template <typename T, int ITEMS, int ROWS>
+__global__ void __launch_bounds__(kMostThreads) WarpKernel(const __grid_constant__ Arguments args) {
+  constexpr int VEC = kVectorOf<T>;
+  const int lane = threadIdx.x % 32;
+  const int cols = args.cols;
+  const int64_t warp = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+  const int64_t first = warp * ROWS;
+  if (first >= args.rows) return;
+  // All items but the last have a vector in every lane.
+  const auto within = [&](int i) { return i + 1 < ITEMS || ColumnOf<VEC>(i, 32, lane) < cols; };
+  const T* x = static_cast<const T*>(args.buffers.x) + first * cols;
+  Bits<float, VEC> bits[ROWS][ITEMS];
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      if (first + r < args.rows && within(i)) {
+        const T* from = x + static_cast<int64_t>(r) * cols + ColumnOf<VEC>(i, 32, lane);
+        Chunk<16>::Split(__ldcs(reinterpret_cast<const uint4*>(from)), bits[r][i].words);
+      }
+    }
+  }
+  float gamma[ITEMS][VEC];
+  float beta[ITEMS][VEC];
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    if (within(i)) {
+      const int c = ColumnOf<VEC>(i, 32, lane);
+      LoadParams<float, VEC>({}, args.param, args.buffers.gamma, 0, c, 1, gamma[i]);
+      LoadParams<float, VEC>({}, args.param, args.buffers.beta, 0, c, 0, beta[i]);
+    }
+  }
+  const bool center = args.formula != Formula::kRms;
+  float mean = 0;  // of the lane's row
+  float rstd = 0;
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+    const int64_t row = first + r;
+    if (row >= args.rows) break;
+    float values[ITEMS][VEC];
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) ConvertBits<T>(bits[r][i], values[i]);
+    const ShortRow found =
+        CenterShortRow<kShortPivot<T>>(values, within, 32, 0, center, cols, args.epsilon);
+    if (lane == r) {
+      mean = found.mean;
+      rstd = found.rstd;
+    }
+    const float offset = found.Offset(args.formula);
+    T* y = static_cast<T*>(args.buffers.y) + row * cols;
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      if (within(i)) {
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+          values[i][v] = (values[i][v] * found.rstd + offset) * gamma[i][v] + beta[i][v];
+        }
+        StoreAs(y + ColumnOf<VEC>(i, 32, lane), values[i]);
+      }
+    }
+  }
+  if (lane < ROWS && first + lane < args.rows) {
+    if (args.buffers.mean != nullptr) static_cast<float*>(args.buffers.mean)[first + lane] = mean;
+    static_cast<float*>(args.buffers.rstd)[first + lane] = rstd;
+  }
+}
+
+using KernelPointer = void (*)(Arguments);
+
+struct Choice {
+  KernelPointer kernel = nullptr;
+  int rows = 1;  // to a warp
+  int threads = kMostThreads;
+};
+
+// Microseconds of 2^25 numbers with 1, 2 and 4 rows to a warp, beside tiles (in brackets):
+// float32 100 columns 92, 81, 77 (80), 192 76, 74, 73 (75), 256 75, 75, 73 (74), 320 74, 74, 73
+// (77), 384 73, 73, 73 (75), but 128 76, 75, 75 (73); 512 in blocks of 64 threads 72 (73). bfloat16
+// 192 65, 54, 50 (53), 256 52, 44, 42 (42), 320 60, 53, 56 (63), 384 51, 47, 49 (55), 512 44, 41,
+// 42 (43), 640 55, 46, 45 (48; a ring), 768 50, 42, 42 (41; a ring), 128 92, 76, 69 (43). 2^21
+// numbers: float32 384 columns 9.1 (10.4), bfloat16 384 8.2 (10.1), 512 7.7 (8.7). From float32 to
+// bfloat16 200 columns took 116 (111), 256 109 (104), 512 106 (103).
+template <typename T>
+Choice ChoiceFor(int64_t cols) {
+  const int64_t bytes = cols * static_cast<int64_t>(sizeof(T));
+  constexpr bool kFloat = std::is_same_v<T, float>;
+  if (bytes < 384 || (kFloat && bytes == 512)) return {};
+  if (bytes <= 512) return {WarpKernel<T, 1, 4>, 4};
+  if (bytes <= 1024) {
+    if constexpr (kFloat) return {WarpKernel<T, 2, 4>, 4};
+    return {WarpKernel<T, 2, 2>, 2};
+  }
+  if (bytes <= 1280 || (kFloat && bytes <= 1536)) return {WarpKernel<T, 3, 4>, 4};
+  if constexpr (kFloat) {
+    if (bytes <= 2048) return {WarpKernel<T, 4, 1>, 1, 64};
+  }
+  return {};
+}
+
+}  // namespace
+
+Status LaunchForwardRowsWarp(const ForwardPlan& plan, const ForwardBuffers& buffers, void* stream,
+                             bool* launched) {
+  *launched = false;
+  const ForwardProblem& problem = plan.problem;
+  const RowLayout& layout = problem.geometry.rows;
+  if (problem.in_double() || problem.x != problem.y || !layout.by_column() ||
+      layout.cols * SizeOf(problem.x) % 16 != 0 || !AlignedTo(buffers.x, 16) ||
+      !AlignedTo(buffers.y, 16) || !AlignedTo(buffers.gamma, 16) || !AlignedTo(buffers.beta, 16)) {
+    return Status();
+  }
+  const Choice choice = problem.x == DType::kFloat  ? ChoiceFor<float>(layout.cols)
+                        : problem.x == DType::kHalf ? ChoiceFor<__half>(layout.cols)
+                                                    : ChoiceFor<__nv_bfloat16>(layout.cols);
+  if (choice.kernel == nullptr) return Status();
+  Arguments args = {};
+  args.param = problem.param;
+  args.formula = problem.formula;
+  args.epsilon = static_cast<float>(problem.epsilon);
+  args.rows = layout.rows;
+  args.cols = static_cast<int>(layout.cols);
+  args.buffers = buffers;
+  *launched = true;
+  const int64_t blocks = CeilDiv(layout.rows, int64_t{choice.rows} * (choice.threads / 32));
+  return LaunchKernel("normalization of rows by warps", choice.kernel,
+                      static_cast<unsigned>(blocks), choice.threads, 0, 1, stream, args);
+}
+
+}  // namespace cuda
+}  // namespace nv_norms
