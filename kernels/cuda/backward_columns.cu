@@ -280,6 +280,7 @@ void PlanBackwardColumns(BackwardPlan* plan) {
                     Align16(XhatLineBytes(plan->problem)) + RowParamsBytes(*plan);
   PlanBackwardColumnsResident(plan);
   PlanBackwardColumnsStream(plan);
+  PlanBackwardColumnsAxis(plan);
 }
 
 Status LaunchColumnParams(const ColumnLayout& layout, DType type, int64_t slabs,
@@ -294,6 +295,8 @@ Status LaunchBackwardColumns(const BackwardPlan& plan, const BackwardBuffers& bu
                              void* workspace, void* stream) {
   const BackwardProblem& problem = plan.problem;
   bool launched = false;
+  NV_NORMS_RETURN_IF_ERROR(LaunchBackwardColumnsAxis(plan, buffers, workspace, stream, &launched));
+  if (launched) return Status();
   NV_NORMS_RETURN_IF_ERROR(
       LaunchBackwardColumnsStream(plan, buffers, workspace, stream, &launched));
   if (launched) return Status();

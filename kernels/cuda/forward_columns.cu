@@ -205,12 +205,13 @@ void PlanForwardColumns(ForwardPlan* plan) {
   PlanForwardColumnsResident(plan);
   PlanForwardColumnsPipe(plan);
   PlanForwardColumnsStream(plan);
+  PlanForwardColumnsAxis(plan);
 }
 
 Status LaunchForwardColumnsOnChip(const ForwardPlan& plan, const ForwardBuffers& buffers,
                                   void* workspace, void* stream, bool* launched) {
-  for (const auto launch :
-       {LaunchForwardColumnsStream, LaunchForwardColumnsPipe, LaunchForwardColumnsResident}) {
+  for (const auto launch : {LaunchForwardColumnsAxis, LaunchForwardColumnsStream,
+                            LaunchForwardColumnsPipe, LaunchForwardColumnsResident}) {
     const Status status = launch(plan, buffers, workspace, stream, launched);
     if (!status.ok() || *launched) return status;
   }

@@ -136,7 +136,14 @@ Status LaunchBackwardColumnsResident(const BackwardPlan& plan, const BackwardBuf
 void PlanForwardColumnsPipe(ForwardPlan* plan);
 Status LaunchForwardColumnsPipe(const ForwardPlan& plan, const ForwardBuffers& buffers,
                                 void* workspace, void* stream, bool* launched);
-// Streaming, the pipe or the resident strips: the first that suits.
+// Layer norms over a middle axis whose strips are a block's, after the plans above.
+void PlanForwardColumnsAxis(ForwardPlan* plan);
+Status LaunchForwardColumnsAxis(const ForwardPlan& plan, const ForwardBuffers& buffers,
+                                void* workspace, void* stream, bool* launched);
+void PlanBackwardColumnsAxis(BackwardPlan* plan);
+Status LaunchBackwardColumnsAxis(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                                 void* workspace, void* stream, bool* launched);
+// These, streaming, the pipe or the resident strips: the first that suits.
 Status LaunchForwardColumnsOnChip(const ForwardPlan& plan, const ForwardBuffers& buffers,
                                   void* workspace, void* stream, bool* launched);
 void PlanBackwardColumns(BackwardPlan* plan);

@@ -43,6 +43,14 @@ struct StripTile {
   int64_t shared = 0;  // bytes
 };
 
+// How a kernel for layer norms over a middle axis cuts x: see columns_axis.h.
+struct AxisCut {
+  int lanes = 0;     // threads along a row of a strip; 0: these kernels do not suit
+  int row_step = 1;  // threads along the axis
+  int blocks = 1;
+  int64_t shared = 0;  // bytes
+};
+
 // How a resident kernel for rows whose parameters belong to segments cuts them: see segments.h.
 struct SegmentCut {
   int blocks = 0;      // to a row; 0: these kernels do not suit
@@ -61,6 +69,7 @@ struct ForwardPlan {
   StripTile strips;
   SegmentCut segments;
   int64_t workspace = 0;  // bytes, aligned to 16
+  AxisCut axis;
 };
 
 struct BackwardPlan {
@@ -74,6 +83,7 @@ struct BackwardPlan {
   SegmentCut segments;
   int64_t partials = 0;   // blocks that keep sums of parameter gradients of their own
   int64_t workspace = 0;  // bytes, aligned to 16
+  AxisCut axis;
 };
 
 Status PlanForward(const ForwardProblem& problem, const Device& device, ForwardPlan* plan);
