@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -58,3 +59,18 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 def device(request: pytest.FixtureRequest) -> str:
     """Each device that the ops have kernels for."""
     return f"/device:{request.param}:0"
+
+
+@pytest.fixture
+def every_norm() -> Iterator[None]:
+    """In XLA, too, every norm is fused, whether it pays or not; the report is empty at first."""
+    import nv_norms_rewriter
+    from nv_norms_rewriter import _process
+
+    options = _process.state()["options"]
+    before = dict(options)
+    nv_norms_rewriter.configure(xla="all")
+    nv_norms_rewriter.clear_report()
+    yield
+    options.clear()
+    options.update(before)

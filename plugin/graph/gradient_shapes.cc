@@ -30,11 +30,6 @@ bool KeepsShape(const std::string& op) {
   return kOps->count(op) > 0;
 }
 
-// What the owner left open stays open.
-bool IsArgument(const std::string& op) {
-  return op == "_Arg" || op == "Placeholder" || op == "PlaceholderWithDefault";
-}
-
 bool Broadcasts(const std::string& op) {
   static const auto* const kOps = new std::set<std::string>{
       "Add", "AddV2", "Sub", "Mul", "RealDiv", "Maximum", "SquaredDifference"};
@@ -69,6 +64,7 @@ class Learner {
       const auto [tensor, shape] = pending_[i];
       const TensorInfo info = shapes_->Get(tensor);
       if (!IsFloat(info.dtype)) continue;
+      // What the owner left open stays open.
       if (!info.rank_known && !IsArgument(view_.op(tensor.node))) {
         shapes_->SetOutput(tensor, {info.dtype, true, shape});
       }

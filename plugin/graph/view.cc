@@ -340,4 +340,8 @@ std::string GraphView::UniqueName(const std::string& wanted) const {
   return name;
 }
 
+bool IsArgument(const std::string& op) {
+  return op == "_Arg" || op == "Placeholder" || op == "PlaceholderWithDefault";
+}
+
 }  // namespace nv_norms

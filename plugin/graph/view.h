@@ -121,6 +121,9 @@ class GraphView {
   std::vector<bool> live_;
 };
 
+// Whether an op gives what the graph's owner feeds.
+bool IsArgument(const std::string& op);
+
 }  // namespace nv_norms
 
 #endif  // NV_NORMS_PLUGIN_GRAPH_VIEW_H_

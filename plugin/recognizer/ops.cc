@@ -96,10 +96,6 @@ bool IsPlainView(const std::string& op) {
   return op == "Identity" || op == "Reshape" || op == "ExpandDims" || op == "Squeeze";
 }
 
-bool IsArgument(const std::string& op) {
-  return op == "_Arg" || op == "Placeholder" || op == "PlaceholderWithDefault";
-}
-
 bool IsSum(const std::string& op) {
   return op == "AddV2" || op == "AddN" || op == "Add" || op == "Sub";
 }

@@ -28,9 +28,6 @@ bool GivesReference(const std::string& op);
 // Views that keep the order and the type of the elements: Identity, Reshape, ExpandDims, Squeeze.
 bool IsPlainView(const std::string& op);
 
-// Whether an op gives what the graph's owner feeds.
-bool IsArgument(const std::string& op);
-
 // What sums and products are made of (the recognizer flattens them).
 bool IsSum(const std::string& op);      // Add, AddV2, AddN, Sub
 bool IsProduct(const std::string& op);  // Mul, RealDiv

@@ -67,16 +67,9 @@ def gradient(
     return call
 
 
-@pytest.fixture
-def everything_in_xla():
-    nv_norms_rewriter.configure(xla="all")
-    yield
-    nv_norms_rewriter.configure(xla="auto")
-
-
 @pytest.mark.parametrize("axes", [[-1], [1, 2], [1, 2, 3]], ids=str)
 @pytest.mark.parametrize("jit", [False, True])
-def test_norm_of_a_group_norm(rng, everything_in_xla, axes, jit):
+def test_norm_of_a_group_norm(rng, every_norm, axes, jit):
     x = numbers(rng)
     expected = xhat(xhat(x, GROUPS), axes).reshape(2, 3, 4, 12)
 
@@ -89,7 +82,7 @@ def test_norm_of_a_group_norm(rng, everything_in_xla, axes, jit):
 
 @pytest.mark.parametrize("axes", [[-1], [1, 2], [1, 2, 3]], ids=str)
 @pytest.mark.parametrize("jit", [False, True])
-def test_gradient_of_a_norm_of_a_group_norm(rng, everything_in_xla, axes, jit):
+def test_gradient_of_a_norm_of_a_group_norm(rng, every_norm, axes, jit):
     x, dy = numbers(rng), numbers(rng)
     inner = xhat(x, GROUPS)
     expected = [xhat(inner, axes), dx_of(dx_of(dy, inner, axes), x, GROUPS)]
@@ -135,7 +128,7 @@ def test_gamma_for_one_of_two_axes(rng):
 
 
 @pytest.mark.parametrize("jit", [False, True])
-def test_norm_of_a_sum_with_a_norm_of_volumes(rng, everything_in_xla, jit):
+def test_norm_of_a_sum_with_a_norm_of_volumes(rng, every_norm, jit):
     """The gradient of the outer norm is part of the inner one's dy, of which it is no part.
 
     Taken for such, it was held against random numbers along ten axes, for half a minute.

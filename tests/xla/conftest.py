@@ -57,21 +57,6 @@ def compiled(ops: Any) -> Compiled:
 
 
 @pytest.fixture
-def every_norm() -> Iterator[None]:
-    """Every normalization is fused, whether it pays or not, and the report is empty at first."""
-    import nv_norms_rewriter
-    from nv_norms_rewriter import _process
-
-    options = _process.state()["options"]
-    before = dict(options)
-    nv_norms_rewriter.configure(xla="all")
-    nv_norms_rewriter.clear_report()
-    yield
-    options.clear()
-    options.update(before)
-
-
-@pytest.fixture
 def layer(rng: np.random.Generator) -> Layer:
     return Layer(rng, SHAPE[-1])
 
