@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <set>
 
-#include "plugin/recognizer/ops.h"
-
 namespace nv_norms {
 namespace {
 
