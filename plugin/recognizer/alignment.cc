@@ -20,6 +20,9 @@ void Settle(int64_t symbol, const Size& value, Certainty certainty, Axes* axes) 
 
 // Makes two atoms of different name into one, or splits the larger.
 Alignment Unify(Atom a, Atom b, Certainty certainty, Axes* axes) {
+  // Another dimension of the same operand has replaced one of them: z beside its own transpose
+  // would make each consist of the other.
+  if (axes->replaced(a) || axes->replaced(b)) return Alignment::kRestart;
   const Size size_a = axes->Resolve(axes->size(a));
   const Size size_b = axes->Resolve(axes->size(b));
   if (size_a == size_b) {
@@ -55,13 +58,6 @@ Alignment Unify(Atom a, Atom b, Certainty certainty, Axes* axes) {
   return Alignment::kRestart;
 }
 
-bool HasAtomTwice(const Dims& dims) {
-  Dim all;
-  for (const Dim& dim : dims) all.insert(all.end(), dim.begin(), dim.end());
-  std::sort(all.begin(), all.end());
-  return std::adjacent_find(all.begin(), all.end()) != all.end();
-}
-
 // Whether a Reshape tells the size of a single unknown: every other dimension keeps its size. (Two
 // unknowns may change places: the count of elements tells their product only.)
 bool TellsOneSize(const Dims& from, const std::vector<Size>& to, const Axes& axes) {
@@ -76,6 +72,13 @@ bool TellsOneSize(const Dims& from, const std::vector<Size>& to, const Axes& axe
 }
 
 }  // namespace
+
+bool HasAtomTwice(const Dims& dims) {
+  Dim all;
+  for (const Dim& dim : dims) all.insert(all.end(), dim.begin(), dim.end());
+  std::sort(all.begin(), all.end());
+  return std::adjacent_find(all.begin(), all.end()) != all.end();
+}
 
 Alignment AlignForBroadcast(const std::vector<const Dims*>& operands, Certainty certainty,
                             Axes* axes, Dims* out) {
@@ -103,7 +106,6 @@ Alignment AlignForBroadcast(const std::vector<const Dims*>& operands, Certainty 
     }
     if (restart) return Alignment::kRestart;
   }
-  // One axis in two places would be an outer product, which numbers by name cannot hold.
   return HasAtomTwice(*out) ? Alignment::kImpossible : Alignment::kDone;
 }
 

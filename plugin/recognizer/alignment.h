@@ -26,6 +26,10 @@ Alignment AlignForBroadcast(const std::vector<const Dims*>& operands, Certainty 
 Alignment AlignForReshape(const Dims& from, const std::vector<Size>& target, Certainty certainty,
                           Axes* axes, Dims* out);
 
+// Whether one axis is in two places: a diagonal or an outer product, which numbers by name cannot
+// hold.
+bool HasAtomTwice(const Dims& dims);
+
 }  // namespace nv_norms
 
 #endif  // NV_NORMS_PLUGIN_RECOGNIZER_ALIGNMENT_H_

@@ -33,11 +33,13 @@ class Axes {
   const Size& size(Atom atom) const { return atoms_[atom].size; }
   Size size(const Dim& dim) const;
   bool bindable(Atom atom) const { return atoms_[atom].bindable; }
+  // Whether it consists of others, so that no dimension is made of it when evaluation starts again.
+  bool replaced(Atom atom) const { return !atoms_[atom].finer.empty(); }
 
   // Replaces atom by smaller ones whose sizes multiply to its own, in every dimension.
   // True if the atom could be replaced (a size of an unknown may have been settled instead).
   bool Split(Atom atom, const Size& outer, const Size& inner);
-  // Declares a bindable atom to be these atoms.
+  // Declares a bindable atom to be these atoms, none of which may be replaced.
   void Bind(Atom atom, const Dim& to) { atoms_[atom].finer = to; }
   // Settles that an unknown has this value. Only for unknowns of bindable or root dimensions.
   void Assume(int64_t symbol, const Size& value) { assumed_[symbol] = value; }

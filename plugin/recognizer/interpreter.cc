@@ -171,7 +171,7 @@ std::optional<Value> Interpreter::Leaf(TensorId tensor, bool is_root) {
     value.dims.push_back(axes_->ForDimension(tensor, static_cast<int>(i), size, is_root));
   }
   const Dim atoms = value.Flat();
-  if (atoms.size() > kMaxAtoms) return std::nullopt;
+  if (atoms.size() > kMaxAtoms || HasAtomTwice(value.dims)) return std::nullopt;
   value.numbers = Random(tensor, atoms, is_root);
   if (!is_root) operands_.push_back(tensor);
   return value;

@@ -179,6 +179,20 @@ def test_gamma_whose_size_is_unknown(rng, size: int) -> None:
     np.testing.assert_allclose(run(after, {"x": x, "g": g}), expected, 2e-5, 2e-5)
 
 
+@pytest.mark.parametrize("known", [(5, 5), (None, None)])
+def test_operand_beside_its_own_transpose(rng, known) -> None:
+    """Two axes that each meet the other are found to be one, not each made of the other."""
+
+    def make() -> None:
+        x = placeholder("x", known)
+        z = x / tf.reduce_sum(tf.minimum(x, 2.0), -1, keepdims=True)
+        tf.identity(layer_norm(z + tf.transpose(z)), name="y")
+
+    x = rng.uniform(0.5, 3.0, (5, 5)).astype(np.float32)
+    z = x / np.minimum(x, 2).sum(-1, keepdims=True, dtype=np.float64)
+    check(trace(make), {"x": x}, oracle.layer_norm(z + z.T, epsilon=1e-3).y, 1)
+
+
 def test_empty_batch(rng) -> None:
     graph = trace(lambda: tf.identity(layer_norm(placeholder("x", (None, 8))), name="y"))
     check(graph, {"x": np.zeros((0, 8), np.float32)}, np.zeros((0, 8)), 1)
