@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kThreads<VEC>)
     float e_sum[VEC];
     float w_sum[VEC];
     float we_sum[VEC];
-    GetColumns(scratch.means + half * shape.columns + place.lane * VEC, mean);
+    LoadColumns(scratch.means + half * shape.columns + place.lane * VEC, mean);
 #pragma unroll
     for (int v = 0; v < VEC; ++v) e_sum[v] = w_sum[v] = we_sum[v] = 0;
 #pragma unroll
@@ -213,11 +213,11 @@ __global__ void __launch_bounds__(kThreads<VEC>)
     float slope[VEC];
     float xhat_offset[VEC];
     const float* const columns = scratch.columns + place.lane * VEC;
-    GetColumns(scratch.means + (half ^ 1) * shape.columns + place.lane * VEC, mean);
-    GetColumns(columns, rstd);
-    GetColumns(columns + shape.columns, offset);
-    GetColumns(columns + 2 * shape.columns, slope);
-    GetColumns(columns + 3 * shape.columns, xhat_offset);
+    LoadColumns(scratch.means + (half ^ 1) * shape.columns + place.lane * VEC, mean);
+    LoadColumns(columns, rstd);
+    LoadColumns(columns + shape.columns, offset);
+    LoadColumns(columns + 2 * shape.columns, slope);
+    LoadColumns(columns + 3 * shape.columns, xhat_offset);
     stat.Load(buffers, AxisUnit(shape, place, at + 2 * gridDim.x), threadIdx.x);
     next = AxisUnit(shape, place, at + gridDim.x);
 #pragma unroll

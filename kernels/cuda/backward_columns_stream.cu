@@ -80,18 +80,6 @@ __global__ void __launch_bounds__(kPrepareThreads)
 
 #if __CUDA_ARCH__ >= 900
 
-template <int VEC>
-__device__ __forceinline__ void LoadColumns(const float* from, float (&to)[VEC]) {
-#pragma unroll
-  for (int v = 0; v < VEC; v += 4) {
-    const float4 at = *reinterpret_cast<const float4*>(from + v);
-    to[v] = at.x;
-    to[v + 1] = at.y;
-    to[v + 2] = at.z;
-    to[v + 3] = at.w;
-  }
-}
-
 // ACT: an activation follows the norm.
 template <typename X, typename D, bool ACT>
 struct Stream : StreamGates {

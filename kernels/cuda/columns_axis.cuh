@@ -61,18 +61,6 @@ __device__ __forceinline__ void PutColumns(float* to, const float (&values)[VEC]
   }
 }
 
-template <int VEC>
-__device__ __forceinline__ void GetColumns(const float* from, float (&values)[VEC]) {
-#pragma unroll
-  for (int v = 0; v < VEC; v += 4) {
-    const float4 four = *reinterpret_cast<const float4*>(from + v);
-    values[v] = four.x;
-    values[v + 1] = four.y;
-    values[v + 2] = four.z;
-    values[v + 3] = four.w;
-  }
-}
-
 }  // namespace cuda
 }  // namespace nv_norms
 

@@ -204,9 +204,9 @@ __global__ void __launch_bounds__(kThreads<VEC>, kBlocks<VEC>)
     float scale[VEC];
     float shift[VEC];
     const float* const columns = scratch.columns + place.lane * VEC;
-    GetColumns(columns, high);
-    GetColumns(columns + shape.columns, scale);
-    GetColumns(columns + 2 * shape.columns, shift);
+    LoadColumns(columns, high);
+    LoadColumns(columns + shape.columns, scale);
+    LoadColumns(columns + 2 * shape.columns, shift);
     const AxisUnit next(shape, place, at + gridDim.x);
     int64_t to = unit.first;
 #pragma unroll 1

@@ -108,6 +108,19 @@ Status LaunchResident(const char* name, void (*kernel)(P...), int blocks, bool t
                         arguments...);
 }
 
+// What shared memory holds of VEC neighbouring columns.
+template <int VEC>
+__device__ __forceinline__ void LoadColumns(const float* from, float (&to)[VEC]) {
+#pragma unroll
+  for (int v = 0; v < VEC; v += 4) {
+    const float4 at = *reinterpret_cast<const float4*>(from + v);
+    to[v] = at.x;
+    to[v + 1] = at.y;
+    to[v + 2] = at.z;
+    to[v + 3] = at.w;
+  }
+}
+
 }  // namespace cuda
 }  // namespace nv_norms
 
