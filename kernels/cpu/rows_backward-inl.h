@@ -115,6 +115,15 @@ NV_NORMS_INLINE void BackwardColumnwise(const GradientTerms<ComputedIn<T>>* term
                                         int64_t count, int64_t next, T* dx, int64_t dx_step,
                                         S* dgamma, S* dbeta) {
   using A = ComputedIn<T>;
+  // dx of row r where dy, x and gamma are d, v and g; adds to the sums of these columns.
+  const auto gradient = [&](int r, Vec<A> d, Vec<A> v, Vec<A> g, Vec<A>* dgamma_sum,
+                            Vec<A>* dbeta_sum) __attribute__((always_inline)) {
+    const GradientTerms<A>& t = terms[r];
+    const Vec<A> e = (v - t.high) - t.low;
+    if (params != ParamSums::kNone) *dgamma_sum += d * (e * t.rstd + t.xhat_offset);
+    if (params == ParamSums::kBoth) *dbeta_sum += d;
+    return ((d * g - t.w_mean) - e * t.slope) * t.rstd;
+  };
   const auto run = [&](int64_t i, int64_t part) __attribute__((always_inline)) {
     const bool whole = part == 0;
     const Vec<A> g = whole ? Load(gamma + i) : LoadPart(gamma + i, part, A(0));
@@ -122,14 +131,11 @@ NV_NORMS_INLINE void BackwardColumnwise(const GradientTerms<ComputedIn<T>>* term
     Vec<A> dbeta_sum{};
 #pragma GCC unroll 4
     for (int r = 0; r < rows; ++r) {
-      const GradientTerms<A>& t = terms[r];
       const T* x_at = x + r * step + i;
       const T* dy_at = dy + r * step + i;
-      const Vec<A> d = whole ? Load(dy_at) : LoadPart(dy_at, part, A(0));
-      const Vec<A> e = ((whole ? Load(x_at) : LoadPart(x_at, part, A(0))) - t.high) - t.low;
-      if (params != ParamSums::kNone) dgamma_sum += d * (e * t.rstd + t.xhat_offset);
-      if (params == ParamSums::kBoth) dbeta_sum += d;
-      const Vec<A> out = ((d * g - t.w_mean) - e * t.slope) * t.rstd;
+      const Vec<A> out =
+          gradient(r, whole ? Load(dy_at) : LoadPart(dy_at, part, A(0)),
+                   whole ? Load(x_at) : LoadPart(x_at, part, A(0)), g, &dgamma_sum, &dbeta_sum);
       T* dx_at = dx + r * dx_step + i;
       if (whole) {
         Store(out, dx_at);
@@ -156,16 +162,12 @@ NV_NORMS_INLINE void BackwardColumnwise(const GradientTerms<ComputedIn<T>>* term
     Vec<A> dbeta_sum[parts] = {};
 #pragma GCC unroll 4
     for (int r = 0; r < rows; ++r) {
-      const GradientTerms<A>& t = terms[r];
       Vec<A> out[parts];
 #pragma GCC unroll 8
       for (int p = 0; p < parts; ++p) {
         const int64_t at = i + p * lanes;
-        const Vec<A> d = Load(dy + r * step + at);
-        const Vec<A> e = (Load(x + r * step + at) - t.high) - t.low;
-        if (params != ParamSums::kNone) dgamma_sum[p] += d * (e * t.rstd + t.xhat_offset);
-        if (params == ParamSums::kBoth) dbeta_sum[p] += d;
-        out[p] = ((d * Load(gamma + at) - t.w_mean) - e * t.slope) * t.rstd;
+        out[p] = gradient(r, Load(dy + r * step + at), Load(x + r * step + at), Load(gamma + at),
+                          &dgamma_sum[p], &dbeta_sum[p]);
       }
 #pragma GCC unroll 8
       for (int p = 0; p < parts; ++p) Stream(out[p], dx + r * dx_step + i + p * lanes);
@@ -360,8 +362,7 @@ NV_NORMS_INLINE void BackwardRowsAs(const RowBackward<T>& task, int64_t begin, i
   const int64_t row_bytes = cols * static_cast<int64_t>(sizeof(T));
   const bool by_column = ParamByColumn(task.layout);
   const bool crowded = row_bytes % 4096 == 0 && Level1Ways() < kWaysTogether;
-  const int64_t fitting = crowded                                          ? 1
-                          : 4 * row_bytes > kBytesTogether                 ? 1
+  const int64_t fitting = crowded || 4 * row_bytes > kBytesTogether        ? 1
                           : 2 * kRowsTogether * row_bytes > kBytesTogether ? 2
                                                                            : kRowsTogether;
   // Otherwise a row's streamed stores begin at a multiple of 64 bytes.
