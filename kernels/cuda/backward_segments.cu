@@ -1,5 +1,6 @@
 // Gradients of instance and group norm of NC..., of any types, alignment and size. Kernels: sums of
 // each piece of each segment; the terms of each row; dgamma and dbeta; dx. x and dy are read twice.
+#include "kernels/cuda/held.h"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -332,12 +333,15 @@ void PlanBackwardSegments(BackwardPlan* plan) {
   plan->workspace =
       problem.in_double() ? Places<double>(problem).bytes : Places<float>(problem).bytes;
   PlanBackwardSegmentsResident(plan);
+  PlanBackwardHeld(plan);
   PlanBackwardRowsOwn(plan);
 }
 
 Status LaunchBackwardSegmentsOnChip(const BackwardPlan& plan, const BackwardBuffers& buffers,
                                     void* workspace, void* stream, bool* launched) {
-  const Status status = LaunchBackwardRowsOwn(plan, buffers, workspace, stream, launched);
+  Status status = LaunchBackwardHeld(plan, buffers, workspace, stream, launched);
+  if (*launched || !status.ok()) return status;
+  status = LaunchBackwardRowsOwn(plan, buffers, workspace, stream, launched);
   if (*launched || !status.ok()) return status;
   return LaunchBackwardSegmentsResident(plan, buffers, workspace, stream, launched);
 }

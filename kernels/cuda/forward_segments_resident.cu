@@ -68,20 +68,13 @@ struct ForwardBody {
                                          const ForwardBuffers& buffers, Post* mail,
                                          Storage* storage)
       : tiles(tiles), runs(runs), problem(problem), buffers(buffers), mail(mail), storage(storage) {
-    first = runs.layout.segments == 1 ? 0 : SegmentAt(First());
-    own = runs.layout.segments == 1 ? 1 : SegmentAt(First() + tiles.length - 1) - first + 1;
+    first = runs.layout.segments == 1 ? 0 : runs.SegmentAt(First());
+    own = runs.layout.segments == 1 ? 1 : runs.SegmentAt(First() + tiles.length - 1) - first + 1;
   }
 
   // The block's first vector of a row.
   __device__ __forceinline__ int First() const {
     return static_cast<int>(tiles.begin) - static_cast<int>(threadIdx.x) % Tiles::kLanes;
-  }
-
-  // Of a vector of a row.
-  __device__ __forceinline__ int SegmentAt(int vector) const {
-    const unsigned at = static_cast<unsigned>(vector);
-    const unsigned segment = __umulhi(at, runs.inverse);  // or one too few
-    return static_cast<int>(segment + (at - segment * runs.length >= runs.length ? 1 : 0));
   }
 
   __device__ __forceinline__ Params Load(int at, int segment) const {
@@ -247,12 +240,12 @@ struct ForwardBody {
     Params of = params;
     if (own > 1) {
       const int last = First() + tiles.length - 1;
-      const int segment = SegmentAt(First() + offset);
-      if (segment != SegmentAt(min(First() + offset + Tiles::kTileVectors - 1, last))) {
+      const int segment = runs.SegmentAt(First() + offset);
+      if (segment != runs.SegmentAt(min(First() + offset + Tiles::kTileVectors - 1, last))) {
 #pragma unroll 1
         for (int j = 0; j < Tiles::kItems; ++j) {
           const int at = static_cast<int>(tiles.begin) + offset + j * Tiles::kLanes;
-          of = ParamsOf(SegmentAt(min(at, last)));
+          of = ParamsOf(runs.SegmentAt(min(at, last)));
           if (j < items) Store(from, j, to, of);
         }
         return;

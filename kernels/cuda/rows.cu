@@ -1,5 +1,6 @@
 // The ladder of the row kernels: which one runs, by types, alignment, the columns of a row and the
 // number of rows. Each rung says whether it fits; read from top to bottom.
+#include "kernels/cuda/held.h"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/split.cuh"
@@ -20,7 +21,9 @@ void PlanForwardRows(ForwardPlan* plan) {
 
 Status LaunchForwardSegmentsOnChip(const ForwardPlan& plan, const ForwardBuffers& buffers,
                                    void* workspace, void* stream, bool* launched) {
-  const Status status = LaunchForwardRowsOwn(plan, buffers, workspace, stream, launched);
+  Status status = LaunchForwardHeld(plan, buffers, stream, launched);
+  if (*launched || !status.ok()) return status;
+  status = LaunchForwardRowsOwn(plan, buffers, workspace, stream, launched);
   if (*launched || !status.ok()) return status;
   return LaunchForwardSegments(plan, buffers, workspace, stream, launched);
 }

@@ -3,6 +3,7 @@
 #ifndef NV_NORMS_KERNELS_CUDA_SEGMENTS_H_
 #define NV_NORMS_KERNELS_CUDA_SEGMENTS_H_
 
+#include <cstdint>
 #include <functional>
 
 #include "kernels/cuda/norms.h"
@@ -41,6 +42,11 @@ struct SegmentRuns {
   static SegmentRuns Of(const SegmentLayout& layout, int number_bytes) {
     const auto length = static_cast<unsigned>(layout.length * number_bytes / kVectorBytes);
     return {layout, length, 0xffffffffu / length};
+  }
+  // Of a vector of a row.
+  NV_NORMS_HOST_DEVICE int SegmentAt(unsigned vector) const {
+    const auto segment = static_cast<unsigned>(uint64_t{vector} * inverse >> 32);  // or one too few
+    return static_cast<int>(segment + (vector - segment * length >= length ? 1 : 0));
   }
   // Rows are fewer than 2^31: see CutSegments.
   NV_NORMS_HOST_DEVICE int64_t ParamOf(int row, int segment) const {

@@ -38,6 +38,11 @@ SHAPES = [
     # block to a row, one that works as a cluster, a cluster, and in 16 bits teams of the grid
     ((2, 8, 56, 56), 8), ((8, 64, 48, 48), 64), ((30, 10, 5120), 10), ((2, 50, 12288), 50),
     ((1, 150, 20480), 150), ((2, 40, 36864), 40),
+    # rows that blocks hold: two, four and eight vectors to a thread, the last ones not all there;
+    # runs of a vector, of more than a warp's, and of numbers that are no whole vectors
+    ((3, 5, 1728), 5), ((2, 7, 13824), 7), ((2, 3, 32768), 3), ((1, 3, 55296), 3),
+    ((2, 64, 4, 8), 2), ((3, 24, 48, 48), 8), ((2, 36, 28, 28), 2), ((3, 8, 3136), 4),
+    ((2, 10, 2560), 1), ((2, 16, 1540), 2),
 ]  # fmt: skip
 LARGE = [
     ((2, 4, 128, 128, 128), 4), ((1, 3, 1000, 1000), 3), ((1, 3, 1001, 1001), 3),

@@ -1,0 +1,253 @@
+// Gradients of rows whose parameters are their own (instance norm of NC...) or those of runs of
+// columns (group norm of NC...): see held.h.
+#include "kernels/cuda/activation.cuh"
+#include "kernels/cuda/held.cuh"
+#include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/resident.cuh"
+#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/segments_sums.cuh"
+#include "kernels/cuda/staged.cuh"
+
+namespace nv_norms {
+namespace cuda {
+namespace {
+
+struct Arguments {
+  SegmentRuns runs;
+  int vectors;    // of a row
+  int lanes;      // that add up a run's sums
+  float inverse;  // 1 / numbers of a row
+  BackwardProblem problem;
+  BackwardBuffers buffers;
+  SegmentSums<float>* sums;  // [rows, segments]; null where not wanted
+  XhatLine<float>* lines;    // [rows]
+};
+
+enum class Behind { kNothing, kRelu, kSilu };
+
+struct Params {
+  float gamma;
+  float beta;
+};
+
+// Sums over every run of columns, from those of its vectors in shared memory, in a fixed order.
+__device__ __forceinline__ void StoreRunSums(const Arguments& args, int row,
+                                             const float2* vectors) {
+  const int lane = threadIdx.x & (args.lanes - 1);
+  const int runs = static_cast<int>(args.runs.layout.segments);
+  const int length = static_cast<int>(args.runs.length);
+  const int at_once = static_cast<int>(blockDim.x) / args.lanes;
+  for (int first = 0; first < runs; first += at_once) {
+    const int run = first + static_cast<int>(threadIdx.x) / args.lanes;
+    float sums[2] = {0, 0};
+    if (run < runs) {
+      for (int i = lane; i < length; i += args.lanes) {
+        const float2 of = vectors[run * length + i];
+        sums[0] += of.x;
+        sums[1] += of.y;
+      }
+    }
+    WarpSum(sums, args.lanes);
+    if (run < runs && lane == 0) args.sums[int64_t{row} * runs + run] = {sums[0], sums[1]};
+  }
+}
+
+template <typename X, typename D, int ITEMS, bool RUNS, Behind BEHIND>
+__global__ void __launch_bounds__(kMostHeldThreads)
+    HeldKernel(const __grid_constant__ Arguments args) {
+  constexpr int VEC = kVectorOf<X>;
+  LetNextKernelStart();
+  __shared__ BlockStorage<3, float> storage;
+  extern __shared__ float2 vector_sums[];  // where RUNS, of dy and dy * e
+  const int row = static_cast<int>(blockIdx.x);
+  const int64_t first = int64_t{row} * args.vectors * VEC;
+  Bits<float, VEC> x_bits[ITEMS];
+  Bits<float, VEC> dy_bits[ITEMS];
+  LoadHeld(static_cast<const X*>(args.buffers.x) + first, args.vectors, x_bits);
+  LoadHeld(static_cast<const D*>(args.buffers.dy) + first, args.vectors, dy_bits);
+  const float mean = StoredMean<float>(args.buffers, DType::kFloat, row);
+  const float rstd = static_cast<const float*>(args.buffers.rstd)[row];
+  constexpr int kParams = RUNS ? ITEMS : 1;
+  Params params[kParams];
+#pragma unroll
+  for (int i = 0; i < kParams; ++i) {
+    if (!RUNS || HasItem(i, args.vectors)) {
+      const int run = RUNS ? args.runs.SegmentAt(i * blockDim.x + threadIdx.x) : 0;
+      const int64_t param = args.runs.ParamOf(row, run);
+      params[i].gamma = ParamOr<float>(args.problem.param, args.buffers.gamma, param, 1);
+      if (BEHIND != Behind::kNothing) {
+        params[i].beta = ParamOr<float>(args.problem.param, args.buffers.beta, param, 0);
+      }
+    }
+  }
+  // x - mean, and the gradient of what is before the activation.
+  const auto read = [&](int i, float (&e)[VEC], float (&d)[VEC]) {
+    ConvertBits<X>(x_bits[i], e);
+    ConvertBits<D>(dy_bits[i], d);
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) e[v] -= mean;
+    if constexpr (BEHIND != Behind::kNothing) {
+      const Params& of = params[RUNS ? i : 0];
+      Activator<float> activator(args.problem.activation);
+      activator.silu = BEHIND == Behind::kSilu;  // known to the compiler
+      float t[VEC];
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) t[v] = fmaf(e[v], rstd * of.gamma, of.beta);
+      activator.Derive(t, d);
+    }
+  };
+  float sums[3] = {0, 0, 0};
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    if (HasItem(i, args.vectors)) {
+      float e[VEC];
+      float d[VEC];
+      read(i, e, d);
+      float of_e[2] = {0, 0};
+      float of_dy[2] = {0, 0};
+      float of_dy_e[2] = {0, 0};
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) {
+        of_e[v % 2] += e[v];
+        of_dy[v % 2] += d[v];
+        of_dy_e[v % 2] += d[v] * e[v];
+      }
+      const float2 of = {of_dy[0] + of_dy[1], of_dy_e[0] + of_dy_e[1]};
+      const float weight = RUNS ? params[i].gamma : 1.0f;
+      sums[0] += of_e[0] + of_e[1];
+      sums[1] += weight * of.x;
+      sums[2] += weight * of.y;
+      if (RUNS && args.sums != nullptr) vector_sums[i * blockDim.x + threadIdx.x] = of;
+    }
+  }
+  BlockSum(sums, &storage);
+  ForgetConverted<X>(x_bits);
+  ForgetConverted<D>(dy_bits);
+  const float weight = RUNS ? 1.0f : params[0].gamma;
+  const GradientLine line = LineOf(args.problem.formula, mean, rstd, sums[0], weight * sums[1],
+                                   weight * sums[2], args.inverse);
+  if (args.sums != nullptr && threadIdx.x == 0) {
+    if (!RUNS) args.sums[row] = {sums[1], sums[2]};
+    args.lines[row] = {rstd, line.xhat_offset};
+  }
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    if (HasItem(i, args.vectors)) {
+      const int column = static_cast<int>(i * blockDim.x + threadIdx.x) * VEC;
+      const float scale = rstd * params[RUNS ? i : 0].gamma;
+      float e[VEC];
+      float d[VEC];
+      read(i, e, d);
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) d[v] = d[v] * scale + (line.offset - e[v] * line.slope);
+      StoreAs(static_cast<X*>(args.buffers.dx) + first + column, d);
+    }
+  }
+  if (RUNS && args.sums != nullptr) StoreRunSums(args, row, vector_sums);
+}
+
+using KernelPointer = void (*)(Arguments);
+
+template <typename X, typename D, bool RUNS, Behind BEHIND>
+KernelPointer KernelOf(int items) {
+  if (items == 2) return HeldKernel<X, D, 2, RUNS, BEHIND>;
+  if constexpr (sizeof(X) == 4) {
+    if (items == 5) return HeldKernel<X, D, 5, RUNS, BEHIND>;
+  }
+  return HeldKernel<X, D, 4, RUNS, BEHIND>;
+}
+
+template <typename X, typename D, bool RUNS>
+KernelPointer KernelOf(const Activation& activation, int items) {
+  if (activation.none()) return KernelOf<X, D, RUNS, Behind::kNothing>(items);
+  if (activation.silu) return KernelOf<X, D, RUNS, Behind::kSilu>(items);
+  return KernelOf<X, D, RUNS, Behind::kRelu>(items);
+}
+
+KernelPointer KernelFor(const BackwardProblem& problem, int items) {
+  return BackwardKernelOf(problem, [&](auto* x, auto* dy, auto* dx) -> KernelPointer {
+    using X = std::remove_pointer_t<decltype(x)>;
+    using D = std::remove_pointer_t<decltype(dy)>;
+    using Y = std::remove_pointer_t<decltype(dx)>;
+    if constexpr (std::is_void_v<Y>) {
+      return nullptr;
+    } else if (problem.geometry.rows.by_row()) {
+      return KernelOf<X, D, false>(problem.activation, items);
+    } else {
+      return KernelOf<X, D, true>(problem.activation, items);
+    }
+  });
+}
+
+// Vectors of 16 bytes to a thread; 0: these kernels do not suit. Parts of a copy's speed on an
+// H200, by the kernels before -> by these, of rows x columns (in brackets of so many segments to a
+// row): float16 1024 x 1728 0.87 -> 0.93 (two vectors to a thread), 8192 x 3136 0.80 -> 0.92, 512 x
+// 12288 0.76 -> 0.85, 1024 x 20000 0.75 -> 0.89, 512 x 24576 0.70 -> 0.82, 1024 x 32768 0.86 ->
+// 0.86, with a leaky relu 0.65 -> 0.76; float32 8192 x 3136 0.91 -> 0.94, 256 x 13824 0.78 -> 0.91,
+// 1024 x 20480 0.80 -> 0.90 (five), but 512 x 24576 (six) 0.85 -> 0.85, and beside 16 bits with
+// silu 32768 x 784 0.84 -> 0.73; 2048 x 4096 (4) float16 0.40 -> 0.83, float32 0.57 -> 0.86; 1024 x
+// 12544 (16) float16 0.36 -> 0.73, float32 0.41 -> 0.76.
+int ItemsFor(const BackwardProblem& problem) {
+  if (!HasGradientKernel(problem) || problem.dx != problem.x) return 0;
+  const bool by_float = problem.x == DType::kFloat;
+  const int64_t vectors = HeldVectors(problem.geometry.rows, problem.x);
+  if (vectors > (by_float ? 5120 : 4096)) return 0;
+  if (by_float && problem.geometry.rows.by_row() && vectors < 256) return 0;
+  if (vectors <= 448) return 2;
+  return vectors > 3584 && by_float ? 5 : 4;
+}
+
+// Where things lie in the workspace.
+int64_t LinesAt(const BackwardProblem& problem) {
+  return Align16(SumsBytes<float>(SegmentLayout::Of(problem.geometry.rows), 1));
+}
+
+}  // namespace
+
+void PlanBackwardHeld(BackwardPlan* plan) {
+  const BackwardProblem& problem = plan->problem;
+  if (!plan->want_dx || ItemsFor(problem) == 0) return;
+  plan->workspace = std::max(plan->workspace, LinesAt(problem) + Align16(XhatLineBytes(problem)));
+}
+
+Status LaunchBackwardHeld(const BackwardPlan& plan, const BackwardBuffers& buffers, void* workspace,
+                          void* stream, bool* launched) {
+  *launched = false;
+  const BackwardProblem& problem = plan.problem;
+  const int items = ItemsFor(problem);
+  if (items == 0 || buffers.dx == nullptr || !AlignedTo(buffers.x, kVectorBytes) ||
+      !AlignedTo(buffers.dy, kVectorBytes) || !AlignedTo(buffers.dx, kVectorBytes)) {
+    return Status();
+  }
+  const SegmentLayout layout = SegmentLayout::Of(problem.geometry.rows);
+  const int64_t vectors = HeldVectors(problem.geometry.rows, problem.x);
+  Arguments args = {};
+  args.runs = SegmentRuns::Of(layout, static_cast<int>(SizeOf(problem.x)));
+  args.vectors = static_cast<int>(vectors);
+  args.lanes = PowerOfTwo(std::min<int64_t>(32, args.runs.length));
+  args.inverse = 1.0f / static_cast<float>(problem.geometry.reduced);
+  args.problem = problem;
+  args.buffers = buffers;
+  const bool params = buffers.dgamma != nullptr || buffers.dbeta != nullptr;
+  if (params) {
+    char* const base = static_cast<char*>(workspace);
+    args.sums = reinterpret_cast<SegmentSums<float>*>(base);
+    args.lines = reinterpret_cast<XhatLine<float>*>(base + LinesAt(problem));
+  }
+  *launched = true;
+  const bool by_row = problem.geometry.rows.by_row();
+  const KernelPointer kernel = KernelFor(problem, items);
+  const int64_t shared = by_row ? 0 : vectors * static_cast<int64_t>(sizeof(float2));
+  const char* const name = "normalization gradient of rows that blocks hold";
+  NV_NORMS_RETURN_IF_ERROR(AllowShared(kernel, shared, name));
+  NV_NORMS_RETURN_IF_ERROR(LaunchKernel(name, kernel, static_cast<unsigned>(layout.rows),
+                                        static_cast<unsigned>(HeldThreads(vectors, items)),
+                                        static_cast<size_t>(shared), 1, stream, args));
+  if (!params) return Status();
+  return LaunchSegmentParams<float>(layout, 1, problem.dparam, args.sums, args.lines, buffers,
+                                    plan.device, stream);
+}
+
+}  // namespace cuda
+}  // namespace nv_norms

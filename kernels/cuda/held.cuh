@@ -1,0 +1,68 @@
+// How a block holds a row: see held.h.
+#ifndef NV_NORMS_KERNELS_CUDA_HELD_CUH_
+#define NV_NORMS_KERNELS_CUDA_HELD_CUH_
+
+#include <limits>
+
+#include "kernels/cuda/held.h"
+#include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/segments.h"
+
+namespace nv_norms {
+namespace cuda {
+
+constexpr int kMostHeldThreads = 1024;
+
+// Vectors of 16 bytes in a row, or more than any block holds: where rows or segments are no whole
+// vectors, or too short. Whole rows of fewer than 128 are faster by rings and segments, of a copy's
+// speed on an H200 float16 32768 x 784 forward 0.77 -> 0.64, float32 8192 x 256 gradient 0.71 ->
+// 0.67; rows of segments are not, float16 32768 x 128 (2 segments) 0.24 -> 0.41, 0.29 -> 0.35.
+inline int64_t HeldVectors(const RowLayout& layout, DType x) {
+  constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+  if (layout.by_column() || layout.col_divisor * SizeOf(x) % kVectorBytes != 0 ||
+      layout.rows >= kMostColumns) {
+    return kNone;
+  }
+  const int64_t vectors = layout.cols * SizeOf(x) / kVectorBytes;
+  return vectors < (layout.by_row() ? 128 : 16) ? kNone : vectors;
+}
+
+// Threads of a block that has so many vectors of 16 bytes, so many to a thread.
+inline int64_t HeldThreads(int64_t vectors, int items) {
+  return CeilDiv(CeilDiv(vectors, items), 32) * 32;
+}
+
+// Whether item i of this thread is one of the row's vectors.
+__device__ __forceinline__ bool HasItem(int i, int vectors) {
+  return static_cast<int>(i * blockDim.x + threadIdx.x) < vectors;
+}
+
+// The thread's vectors of a row, as they are in memory, past the L1 cache, which is for parameters.
+template <typename T, int VEC, int ITEMS>
+__device__ __forceinline__ void LoadHeld(const T* row, int vectors, Bits<float, VEC> (&to)[ITEMS]) {
+  using C = Chunk<VEC * sizeof(T)>;
+  const auto* at = reinterpret_cast<const typename C::Type*>(row) + threadIdx.x;
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    if (HasItem(i, vectors)) C::Split(__ldcs(at + i * static_cast<int>(blockDim.x)), to[i].words);
+  }
+}
+
+// The compiler would keep what it has made of the numbers, twice as many registers.
+template <typename T, int VEC, int ITEMS>
+__device__ __forceinline__ void ForgetConverted(Bits<float, VEC> (&bits)[ITEMS]) {
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+#pragma unroll
+    for (int w = 0; w < static_cast<int>(VEC * sizeof(T) / 4); ++w) {
+      asm volatile("" : "+r"(bits[i].words[w]));
+    }
+  }
+}
+
+}  // namespace cuda
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_KERNELS_CUDA_HELD_CUH_
