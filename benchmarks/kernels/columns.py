@@ -35,7 +35,9 @@ INSTANCE = [
     (8, (32, 32, 32), 256),
 ]  # fmt: skip
 GROUP = [(32, (56, 56), 256), (8, (64, 64), 320), (2, (128, 128), 512)]
+GROUP += [(64, (28, 28), 256), (8, (32, 32), 640), (16, (16, 16), 1280)]
 IMAGES = [(128, (224, 224), 3)]  # of benchmark_keras_layers.py
+IMAGES += [(32, (56, 56), 256), (64, (112, 112), 64), (2, (24, 24, 24), 128), (2, (96, 96, 96), 32)]
 # n, channels, rest: layer norm over the channels of channels first
 MIDDLE = [(64, 96, 3136), (64, 192, 784), (2, 64, 262144), (32, 768, 1024), (8, 512, 4096)]
 SHAPES = [(*s, s[2]) for s in INSTANCE + IMAGES] + [(*s, 32) for s in GROUP]

@@ -1,27 +1,46 @@
-#include "kernels/xla/forward_op.h"
+#include <string>
+#include <vector>
 
+#include "kernels/tensorflow/attributes.h"
 #include "kernels/xla/call.h"
 #include "kernels/xla/operands.h"
 #include "kernels/xla/placement.h"
 #include "kernels/xla/plain.h"
+#include "kernels/xla/register_ops.h"
+#include "kernels/xla/workspace_gpu.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 
 namespace nv_norms {
 namespace xla_call {
 
+namespace {
+
 using tensorflow::XlaOpKernelContext;
 
+// Puts a forward op into an XLA computation.
+class ForwardOp : public tensorflow::XlaOpKernel {
+ public:
+  ForwardOp(tensorflow::OpKernelConstruction* ctx, Kind kind);
+  void Compile(XlaOpKernelContext* ctx) override;
+
+ private:
+  absl::Status Build(XlaOpKernelContext* ctx);
+
+  Attributes attributes_;
+  const std::string call_format_;
+  const bool on_gpu_;
+};
+
 ForwardOp::ForwardOp(tensorflow::OpKernelConstruction* ctx, Kind kind)
-    : XlaOpKernel(ctx), call_format_(CallFormat(*ctx)) {
+    : XlaOpKernel(ctx), call_format_(CallFormat(*ctx)), on_gpu_(OnGpu(*ctx)) {
   OP_REQUIRES_OK(ctx, ReadAttributes(ctx, kind, /*forward=*/true, &attributes_));
 }
 
 void ForwardOp::Compile(XlaOpKernelContext* ctx) { OP_REQUIRES_OK(ctx, Build(ctx)); }
 
 absl::Status ForwardOp::Build(XlaOpKernelContext* ctx) {
-  std::vector<Operand> operands(ctx->num_inputs());
-  for (int i = 0; i < ctx->num_inputs(); ++i) {
-    TF_RETURN_IF_ERROR(GetOperand(ctx, i, &operands[i]));
-  }
+  std::vector<Operand> operands;
+  TF_RETURN_IF_ERROR(GetOperands(ctx, &operands));
   Operand& x = operands[0];
   ForwardCall call;
   ForwardProblem& problem = call.problem;
@@ -65,7 +84,7 @@ absl::Status ForwardOp::Build(XlaOpKernelContext* ctx) {
     results.push_back({ctx->output_xla_type(i), stat_shape});
   }
   int64_t workspace = 0;
-  TF_RETURN_IF_ERROR(ToTensorFlow(Workspace(problem, &workspace)));
+  if (on_gpu_) TF_RETURN_IF_ERROR(ToTensorFlow(WorkspaceOnGpu(problem, &workspace)));
   std::string attributes;
   TF_RETURN_IF_ERROR(ToTensorFlow(AttributesOf(call, &attributes)));
   const std::vector<xla::XlaOp> outputs =
@@ -75,5 +94,14 @@ absl::Status ForwardOp::Build(XlaOpKernelContext* ctx) {
   return absl::OkStatus();
 }
 
+template <Kind kind>
+class ForwardOpOf : public ForwardOp {
+ public:
+  explicit ForwardOpOf(tensorflow::OpKernelConstruction* ctx) : ForwardOp(ctx, kind) {}
+};
+
+[[maybe_unused]] const bool registered = RegisterOps<ForwardOpOf>("");
+
+}  // namespace
 }  // namespace xla_call
 }  // namespace nv_norms

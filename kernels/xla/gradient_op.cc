@@ -1,19 +1,24 @@
-#include "kernels/xla/gradient_op.h"
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/tensorflow/attributes.h"
 #include "kernels/xla/call.h"
 #include "kernels/xla/operands.h"
 #include "kernels/xla/placement.h"
 #include "kernels/xla/plain.h"
+#include "kernels/xla/register_ops.h"
+#include "kernels/xla/workspace_gpu.h"
 #include "tensorflow/compiler/tf2xla/type_util.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 
 namespace nv_norms {
 namespace xla_call {
 
+namespace {
+
 using tensorflow::TensorShape;
 using tensorflow::XlaOpKernelContext;
-
-namespace {
 
 // A dimension that is static in one tensor may be dynamic in the other.
 absl::Status CheckShape(const char* name, const TensorShape& shape, const TensorShape& expected) {
@@ -22,10 +27,23 @@ absl::Status CheckShape(const char* name, const TensorShape& shape, const Tensor
                                                  ", expected ", expected.DebugString()));
 }
 
-}  // namespace
+// Puts a gradient op into an XLA computation.
+class GradientOp : public tensorflow::XlaOpKernel {
+ public:
+  GradientOp(tensorflow::OpKernelConstruction* ctx, Kind kind);
+  void Compile(XlaOpKernelContext* ctx) override;
+
+ private:
+  absl::Status Build(XlaOpKernelContext* ctx);
+
+  Attributes attributes_;
+  const std::string call_format_;
+  const bool on_gpu_;
+  Wanted wanted_;
+};
 
 GradientOp::GradientOp(tensorflow::OpKernelConstruction* ctx, Kind kind)
-    : XlaOpKernel(ctx), call_format_(CallFormat(*ctx)) {
+    : XlaOpKernel(ctx), call_format_(CallFormat(*ctx)), on_gpu_(OnGpu(*ctx)) {
   OP_REQUIRES_OK(ctx, ReadAttributes(ctx, kind, /*forward=*/false, &attributes_));
   OP_REQUIRES_OK(ctx, ReadWanted(ctx, &wanted_));
 }
@@ -33,10 +51,8 @@ GradientOp::GradientOp(tensorflow::OpKernelConstruction* ctx, Kind kind)
 void GradientOp::Compile(XlaOpKernelContext* ctx) { OP_REQUIRES_OK(ctx, Build(ctx)); }
 
 absl::Status GradientOp::Build(XlaOpKernelContext* ctx) {
-  std::vector<Operand> operands(ctx->num_inputs());
-  for (int i = 0; i < ctx->num_inputs(); ++i) {
-    TF_RETURN_IF_ERROR(GetOperand(ctx, i, &operands[i]));
-  }
+  std::vector<Operand> operands;
+  TF_RETURN_IF_ERROR(GetOperands(ctx, &operands));
   PlainBackward plain;
   plain.dy = &operands[0];
   plain.x = &operands[1];
@@ -105,8 +121,10 @@ absl::Status GradientOp::Build(XlaOpKernelContext* ctx) {
   TF_RETURN_IF_ERROR(MakeGeometry(placement.attributes(), x_shape, &problem.geometry));
   if (call.dx) results[0].shape = x_shape;
   int64_t workspace = 0;
-  TF_RETURN_IF_ERROR(
-      ToTensorFlow(Workspace(problem, call.dx, call.dscale || call.doffset, &workspace)));
+  if (on_gpu_) {
+    TF_RETURN_IF_ERROR(
+        ToTensorFlow(WorkspaceOnGpu(problem, call.dx, call.dscale || call.doffset, &workspace)));
+  }
   std::string attributes;
   TF_RETURN_IF_ERROR(ToTensorFlow(AttributesOf(call, &attributes)));
   const std::vector<xla::XlaOp> outputs =
@@ -118,5 +136,14 @@ absl::Status GradientOp::Build(XlaOpKernelContext* ctx) {
   return absl::OkStatus();
 }
 
+template <Kind kind>
+class GradientOpOf : public GradientOp {
+ public:
+  explicit GradientOpOf(tensorflow::OpKernelConstruction* ctx) : GradientOp(ctx, kind) {}
+};
+
+[[maybe_unused]] const bool registered = RegisterOps<GradientOpOf>("Grad");
+
+}  // namespace
 }  // namespace xla_call
 }  // namespace nv_norms

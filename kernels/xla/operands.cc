@@ -15,9 +15,9 @@ xla::Shape RowMajor(xla::PrimitiveType type, const tensorflow::TensorShape& shap
 
 }  // namespace
 
-absl::Status GetOperand(tensorflow::XlaOpKernelContext* ctx, int index, Operand* out) {
-  TF_ASSIGN_OR_RETURN(out->shape, ctx->InputXlaShape(index));
-  out->value = ctx->Input(index);
+absl::Status MakeOperand(xla::XlaOp value, const xla::Shape& shape, Operand* out) {
+  out->value = value;
+  out->shape = shape;
   for (int64_t dim : out->shape.dimensions()) {
     TF_RETURN_IF_ERROR(out->bounds.AddDimWithStatus(dim));
   }

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "tensorflow/core/framework/tensor_shape.h"
 #include "xla/hlo/builder/xla_builder.h"
 
 namespace nv_norms {
@@ -18,8 +18,21 @@ struct Operand {
   tensorflow::TensorShape bounds;  // a dynamic dimension has its bound
 };
 
-absl::Status GetOperand(tensorflow::XlaOpKernelContext* ctx, int index, Operand* out);
+absl::Status MakeOperand(xla::XlaOp value, const xla::Shape& shape, Operand* out);
 bool AnyDynamic(const std::vector<Operand>& operands);
+
+// All inputs of a tensorflow::XlaOpKernelContext, whose header takes a minute to compile.
+template <typename Context>
+absl::Status GetOperands(Context* ctx, std::vector<Operand>* out) {
+  out->resize(ctx->num_inputs());
+  for (int i = 0; i < ctx->num_inputs(); ++i) {
+    const absl::StatusOr<xla::Shape> shape = ctx->InputXlaShape(i);
+    if (!shape.ok()) return shape.status();
+    const absl::Status status = MakeOperand(ctx->Input(i), *shape, &(*out)[i]);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
 
 // A result of a custom call.
 struct Result {

@@ -1,0 +1,45 @@
+#include "kernels/xla/register_ops.h"
+
+#include "absl/algorithm/container.h"
+#include "tensorflow/compiler/tf2xla/xla_op_registry.h"
+#include "tensorflow/core/framework/kernel_def_builder.h"
+
+namespace nv_norms {
+namespace xla_call {
+namespace {
+
+const char* const kDevices[] = {
+    tensorflow::DEVICE_CPU_XLA_JIT,
+#ifdef NV_NORMS_CUDA
+    tensorflow::DEVICE_GPU_XLA_JIT,
+#endif
+};
+
+// Whether TensorFlow has collected XLA's kernels for the device: an op that XLA has always had.
+bool Collected(const char* device) {
+  const tensorflow::KernelList kernels = tensorflow::GetRegisteredKernelsForOp("AddV2");
+  return absl::c_any_of(kernels.kernel(), [device](const tensorflow::KernelDef& kernel) {
+    return kernel.device_type() == device;
+  });
+}
+
+}  // namespace
+
+bool RegisterOp(const std::string& op, OpFactory factory) {
+  for (const char* device : kDevices) {
+    tensorflow::XlaOpRegistrar(
+        tensorflow::XlaOpRegistrationBuilder::Name(op).Device(device).Build(factory));
+    if (Collected(device)) {
+      tensorflow::kernel_factory::OpKernelRegistrar(
+          tensorflow::KernelDefBuilder(op.c_str()).Device(device).Build(), op, factory);
+    }
+  }
+  return true;
+}
+
+bool OnGpu(const tensorflow::OpKernelConstruction& ctx) {
+  return ctx.device_type().type_string() == tensorflow::DEVICE_GPU_XLA_JIT;
+}
+
+}  // namespace xla_call
+}  // namespace nv_norms
