@@ -8,13 +8,6 @@ namespace nv_norms {
 namespace xla_call {
 namespace {
 
-const char* const kDevices[] = {
-    tensorflow::DEVICE_CPU_XLA_JIT,
-#ifdef NV_NORMS_CUDA
-    tensorflow::DEVICE_GPU_XLA_JIT,
-#endif
-};
-
 // Whether TensorFlow has collected XLA's kernels for the device: an op that XLA has always had.
 bool Collected(const char* device) {
   const tensorflow::KernelList kernels = tensorflow::GetRegisteredKernelsForOp("AddV2");
@@ -26,7 +19,14 @@ bool Collected(const char* device) {
 }  // namespace
 
 bool RegisterOp(const std::string& op, OpFactory factory) {
-  for (const char* device : kDevices) {
+  // Not outside of the function, which is called while other files' globals are initialized.
+  const char* const devices[] = {
+      tensorflow::DEVICE_CPU_XLA_JIT,
+#ifdef NV_NORMS_CUDA
+      tensorflow::DEVICE_GPU_XLA_JIT,
+#endif
+  };
+  for (const char* device : devices) {
     tensorflow::XlaOpRegistrar(
         tensorflow::XlaOpRegistrationBuilder::Name(op).Device(device).Build(factory));
     if (Collected(device)) {
