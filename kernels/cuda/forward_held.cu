@@ -1,5 +1,5 @@
-// x is [rows, cols]: see held.h. Parameters belong to a row (instance norm of NC...), to runs of
-// its columns (group norm of NC...) or to columns (layer norm).
+// Rows whose parameters are their own (instance norm of NC...) or those of runs of columns (group
+// norm of NC...): see held.h.
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/held.cuh"
 #include "kernels/cuda/kernels.cuh"
