@@ -12,7 +12,6 @@
 
 namespace nv_norms {
 namespace xla_call {
-
 namespace {
 
 using tensorflow::XlaOpKernelContext;
@@ -94,13 +93,7 @@ absl::Status ForwardOp::Build(XlaOpKernelContext* ctx) {
   return absl::OkStatus();
 }
 
-template <Kind kind>
-class ForwardOpOf : public ForwardOp {
- public:
-  explicit ForwardOpOf(tensorflow::OpKernelConstruction* ctx) : ForwardOp(ctx, kind) {}
-};
-
-[[maybe_unused]] const bool registered = RegisterOps<ForwardOpOf>("");
+[[maybe_unused]] const bool registered = RegisterOps<ForwardOp>("");
 
 }  // namespace
 }  // namespace xla_call

@@ -14,7 +14,6 @@
 
 namespace nv_norms {
 namespace xla_call {
-
 namespace {
 
 using tensorflow::TensorShape;
@@ -136,13 +135,7 @@ absl::Status GradientOp::Build(XlaOpKernelContext* ctx) {
   return absl::OkStatus();
 }
 
-template <Kind kind>
-class GradientOpOf : public GradientOp {
- public:
-  explicit GradientOpOf(tensorflow::OpKernelConstruction* ctx) : GradientOp(ctx, kind) {}
-};
-
-[[maybe_unused]] const bool registered = RegisterOps<GradientOpOf>("Grad");
+[[maybe_unused]] const bool registered = RegisterOps<GradientOp>("Grad");
 
 }  // namespace
 }  // namespace xla_call

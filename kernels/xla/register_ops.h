@@ -17,18 +17,18 @@ bool RegisterOp(const std::string& op, OpFactory factory);
 
 bool OnGpu(const tensorflow::OpKernelConstruction& ctx);
 
-template <typename Op>
+template <typename Op, Kind kind>
 tensorflow::OpKernel* MakeOp(tensorflow::OpKernelConstruction* ctx) {
-  return new Op(ctx);
+  return new Op(ctx, kind);
 }
 
 // The ops of all kinds; suffix: "" or "Grad".
-template <template <Kind> class Op>
+template <typename Op>
 bool RegisterOps(const std::string& suffix) {
-  return RegisterOp("FusedLayerNorm" + suffix, MakeOp<Op<Kind::kLayerNorm>>) &&
-         RegisterOp("FusedRMSNorm" + suffix, MakeOp<Op<Kind::kRMSNorm>>) &&
-         RegisterOp("FusedInstanceNorm" + suffix, MakeOp<Op<Kind::kInstanceNorm>>) &&
-         RegisterOp("FusedGroupNorm" + suffix, MakeOp<Op<Kind::kGroupNorm>>);
+  return RegisterOp("FusedLayerNorm" + suffix, MakeOp<Op, Kind::kLayerNorm>) &&
+         RegisterOp("FusedRMSNorm" + suffix, MakeOp<Op, Kind::kRMSNorm>) &&
+         RegisterOp("FusedInstanceNorm" + suffix, MakeOp<Op, Kind::kInstanceNorm>) &&
+         RegisterOp("FusedGroupNorm" + suffix, MakeOp<Op, Kind::kGroupNorm>);
 }
 
 }  // namespace xla_call
