@@ -24,14 +24,13 @@ template <int VEC>
 __device__ __forceinline__ void AddAlliedVectors(float* sums, int cols, float* dgamma,
                                                  float* dbeta) {
 #if __CUDA_ARCH__ >= 900
-  const auto cluster = cooperative_groups::this_cluster();
   const int threads = static_cast<int>(blockDim.x);
-  const int first = static_cast<int>(cluster.block_rank()) * threads + threadIdx.x;
+  const int first = BlockRankInCluster() * threads + threadIdx.x;
   for (int i = first * VEC; i < 2 * cols; i += kAllies * threads * VEC) {
     float parts[kAllies][VEC];  // all asked for before the first is used
 #pragma unroll
     for (int ally = 0; ally < kAllies; ++ally) {
-      LoadFrom(cluster.map_shared_rank(sums + i, ally), parts[ally]);
+      LoadFrom(InBlockOfCluster(sums + i, ally), parts[ally]);
     }
 #pragma unroll
     for (int ally = 1; ally < kAllies; ++ally) {

@@ -3,7 +3,7 @@
 #ifndef NV_NORMS_KERNELS_CUDA_REDUCE_CUH_
 #define NV_NORMS_KERNELS_CUDA_REDUCE_CUH_
 
-#include <cooperative_groups.h>
+#include "kernels/cuda/cluster.cuh"
 
 namespace nv_norms {
 namespace cuda {
@@ -102,48 +102,18 @@ __device__ __forceinline__ void ClusterSum(A (&values)[N], BlockStorage<N, A>* s
   BlockSum(values, storage);
 #if __CUDA_ARCH__ >= 900
   if (blocks > 1) {
-    namespace cg = cooperative_groups;
-    cg::cluster_group cluster = cg::this_cluster();
     if (threadIdx.x < blocks) {
-      BlockStorage<N, A>* other = cluster.map_shared_rank(storage, threadIdx.x);
+      BlockStorage<N, A>* other = InBlockOfCluster(storage, threadIdx.x);
 #pragma unroll
-      for (int n = 0; n < N; ++n) other->blocks[n][cluster.block_rank()] = values[n];
+      for (int n = 0; n < N; ++n) other->blocks[n][BlockRankInCluster()] = values[n];
     }
-    cluster.sync();
+    SyncCluster();
 #pragma unroll
     for (int n = 0; n < N; ++n) {
       values[n] = 0;
       for (int block = 0; block < blocks; ++block) values[n] += storage->blocks[n][block];
     }
   }
-#endif
-}
-
-__device__ __forceinline__ int BlockRankInCluster() {
-#if __CUDA_ARCH__ >= 900
-  return static_cast<int>(cooperative_groups::this_cluster().block_rank());
-#else
-  return 0;
-#endif
-}
-
-// A block's shared memory may be written from another one only once it runs: every block arrives at
-// its start, and waits before its first ClusterSum.
-__device__ __forceinline__ void ArriveAtCluster(int blocks) {
-#if __CUDA_ARCH__ >= 900
-  if (blocks > 1) cooperative_groups::this_cluster().barrier_arrive();
-#endif
-}
-
-__device__ __forceinline__ void WaitForCluster(int blocks) {
-#if __CUDA_ARCH__ >= 900
-  if (blocks > 1) cooperative_groups::this_cluster().barrier_wait();
-#endif
-}
-
-__device__ __forceinline__ void SyncCluster() {
-#if __CUDA_ARCH__ >= 900
-  cooperative_groups::this_cluster().sync();
 #endif
 }
 
