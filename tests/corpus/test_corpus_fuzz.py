@@ -12,7 +12,7 @@ import nv_norms_rewriter
 from .fuzz import Graph, graph, used_twice
 from .values import max_error, unit_in_last_place
 
-DEFAULT, TWICE, LONG = 150, 20, 3000
+DEFAULT, TWICE, LONG = 70, 10, 3000
 
 
 def fused_and_errors(random: Graph) -> tuple[int, list[str]]:

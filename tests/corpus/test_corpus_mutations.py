@@ -13,8 +13,8 @@ import nv_norms_rewriter
 from .graphs import run
 from .mutations import ACTIVATED, NORMS, change, source
 
-DEFAULT, LONG = 600, 30_000
-ACTIVATIONS, MORE_ACTIVATIONS = 60, 10_000
+DEFAULT, LONG = 250, 30_000
+ACTIVATIONS, MORE_ACTIVATIONS = 40, 10_000
 
 
 def _is_noise(graph, fetches, draw, number: int, allowed: float) -> bool:

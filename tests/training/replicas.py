@@ -30,8 +30,11 @@ def strategy() -> tf.distribute.Strategy:
     )
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
-@pytest.mark.parametrize("norm", FOUR, ids=lambda norm: norm.name)
+@pytest.mark.parametrize(
+    ("norm", "policy"),
+    [*((norm, "float32") for norm in FOUR), (FOUR[0], "mixed_float16")],
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_fit_under_a_mirrored_strategy(rng, strategy, norm: Norm, policy: str) -> None:
     """Both replicas are in one graph, each on a device of its own, with variables of its own.
 

@@ -30,4 +30,4 @@ def test_mirrored_strategy(kind: str) -> None:
         command, capture_output=True, text=True, timeout=300, env=os.environ | {"REPLICAS_ON": kind}
     )
     assert done.returncode == pytest.ExitCode.OK, done.stdout + done.stderr
-    assert "8 passed" in done.stdout
+    assert "5 passed" in done.stdout
