@@ -93,7 +93,7 @@ absl::Status ForwardOp::Build(XlaOpKernelContext* ctx) {
   return absl::OkStatus();
 }
 
-[[maybe_unused]] const bool registered = RegisterOps<ForwardOp>("");
+[[maybe_unused]] const bool forward_registered = RegisterOps<ForwardOp>("");
 
 }  // namespace
 }  // namespace xla_call

@@ -135,7 +135,7 @@ absl::Status GradientOp::Build(XlaOpKernelContext* ctx) {
   return absl::OkStatus();
 }
 
-[[maybe_unused]] const bool registered = RegisterOps<GradientOp>("Grad");
+[[maybe_unused]] const bool gradient_registered = RegisterOps<GradientOp>("Grad");
 
 }  // namespace
 }  // namespace xla_call

@@ -15,10 +15,10 @@ constexpr int64_t kNominalSize = 16;
 // No region is looked at beyond this many members.
 constexpr size_t kMaxMembers = 20000;
 
-class Finder {
+class RegionFinder {
  public:
-  Finder(const GraphView& view, const Shapes& shapes, const std::function<bool(int)>& keep,
-         int seed)
+  RegionFinder(const GraphView& view, const Shapes& shapes, const std::function<bool(int)>& keep,
+               int seed)
       : view_(view), shapes_(shapes), keep_(keep) {
     region_.rank = static_cast<int>(shapes.Get(view.inputs(seed)[0]).dims.size());
     region_.device = view.def(seed).device();
@@ -136,7 +136,7 @@ class Finder {
 
 Region FindRegion(const GraphView& view, const Shapes& shapes, const std::function<bool(int)>& keep,
                   int seed, Format now) {
-  return Finder(view, shapes, keep, seed).Find(seed, now);
+  return RegionFinder(view, shapes, keep, seed).Find(seed, now);
 }
 
 }  // namespace nv_norms

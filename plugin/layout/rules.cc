@@ -106,9 +106,10 @@ bool HasOneElement(const TensorInfo& info) {
          std::all_of(info.dims.begin(), info.dims.end(), [](int64_t d) { return d == 1; });
 }
 
-class Finder {
+class RuleFinder {
  public:
-  Finder(const GraphView& view, const Shapes& shapes, int node, Format now, int rank, Rule* rule)
+  RuleFinder(const GraphView& view, const Shapes& shapes, int node, Format now, int rank,
+             Rule* rule)
       : view_(view), shapes_(shapes), node_(node), now_(now), rank_(rank), rule_(rule) {}
 
   bool Find(int part) {
@@ -234,7 +235,8 @@ int PartOf(const GraphView& view, int node, int slot_or_port) {
 Reason FindRule(const GraphView& view, const Shapes& shapes, int node, int part, Format now,
                 int rank, Rule* rule) {
   if (IsFusedNorm(view.op(node))) return FindNormRule(view, shapes, node, now, rank, rule);
-  return Finder(view, shapes, node, now, rank, rule).Find(part) ? Reason::kNone : Reason::kNotFree;
+  return RuleFinder(view, shapes, node, now, rank, rule).Find(part) ? Reason::kNone
+                                                                    : Reason::kNotFree;
 }
 
 tensorflow::NodeDef InFormat(const GraphView& view, int node, Format to, int rank) {

@@ -9,7 +9,7 @@
 namespace nv_norms {
 namespace {
 
-constexpr int kMaxDepth = 8;
+constexpr int kMaxClampDepth = 8;
 
 bool IsNeverNegativeOp(const std::string& op) {
   return op == "Square" || op == "SquaredDifference" || op == "Abs" || op == "Exp" ||
@@ -37,7 +37,7 @@ bool Interpreter::IsNeverPositive(TensorId tensor) {
 }
 
 bool Interpreter::IsNeverNegative(TensorId tensor, int depth) {
-  if (depth > kMaxDepth || restart_) return false;
+  if (depth > kMaxClampDepth || restart_) return false;
   const auto number = Number(tensor, 0);
   if (number && number->constant) return number->value >= 0;
   const std::string& op = view_.op(tensor.node);

@@ -4,15 +4,9 @@
 #include <set>
 
 namespace nv_norms {
-namespace {
-
-constexpr int kMaxRestarts = 40;
-
-}  // namespace
-
 bool HoldsInEveryDraw(const Scene& scene, Axes* axes, const HoldsInDraw& holds) {
   const auto holds_in = [&](int draw) {
-    for (int attempt = 0; attempt < kMaxRestarts; ++attempt) {
+    for (int attempt = 0; attempt < Interpreter::kMaxRestarts; ++attempt) {
       Interpreter interpreter(scene, axes, draw);
       const bool held = holds(&interpreter, *axes);
       if (!interpreter.restart()) return held;

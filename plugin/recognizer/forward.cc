@@ -14,23 +14,22 @@ namespace nv_norms {
 namespace {
 
 constexpr int kMaxDependents = 400;
-constexpr int kMaxRestarts = 40;
 
 bool Contains(const std::vector<int>& nodes, int node) {
   return std::find(nodes.begin(), nodes.end(), node) != nodes.end();
 }
 
-class Search {
+class ForwardSearch {
  public:
-  Search(const GraphView& view, const Shapes& shapes, const Statistics& statistics,
-         const std::function<bool(int)>& keep, std::set<int>* settled)
+  ForwardSearch(const GraphView& view, const Shapes& shapes, const Statistics& statistics,
+                const std::function<bool(int)>& keep, std::set<int>* settled)
       : view_(view), shapes_(shapes), statistics_(statistics), keep_(keep), settled_(settled) {
     scene_ = SceneAround(view, shapes, statistics);
     scene_.dependents = Dependents(view, statistics.x, kMaxDependents);
   }
 
   std::vector<ForwardMatch> Run(Reason* reason) {
-    for (int attempt = 0; attempt < kMaxRestarts; ++attempt) {
+    for (int attempt = 0; attempt < Interpreter::kMaxRestarts; ++attempt) {
       Interpreter interpreter(scene_, &axes_, /*draw=*/0);
       *reason = Reason::kNoOutput;
       auto matches = Matches(&interpreter, reason);
@@ -159,7 +158,7 @@ std::vector<ForwardMatch> FindForward(const GraphView& view, const Shapes& shape
                                       const Statistics& statistics,
                                       const std::function<bool(int)>& keep, std::set<int>* settled,
                                       Reason* reason) {
-  return Search(view, shapes, statistics, keep, settled).Run(reason);
+  return ForwardSearch(view, shapes, statistics, keep, settled).Run(reason);
 }
 
 }  // namespace nv_norms

@@ -18,7 +18,6 @@ namespace {
 
 constexpr int kMaxDescendants = 120;  // of dy: a gradient has up to 80 nodes, then the next begins
 constexpr int kHopsFromX = 6;
-constexpr int kMaxRestarts = 40;
 constexpr size_t kMaxTerms = 8;
 
 double Plus(double a, double b) { return a + b; }
@@ -55,10 +54,10 @@ Gradients GradientsOf(const Normalized& x, bool subtract_mean, const Numbers& dy
   return {Zip(dx, x.rstd, Times), sum(Zip(dy, xhat, Times)), sum(dy)};
 }
 
-class Search {
+class GradientSearch {
  public:
-  Search(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward, TensorId dy,
-         TensorId dy_like, const std::function<bool(int)>& keep)
+  GradientSearch(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
+                 TensorId dy, TensorId dy_like, const std::function<bool(int)>& keep)
       : view_(view), shapes_(shapes), forward_(forward), keep_(keep) {
     scene_ = SceneAround(view, shapes, forward.statistics);
     scene_.dy = dy;
@@ -73,7 +72,7 @@ class Search {
   }
 
   BackwardMatch Run() {
-    for (int attempt = 0; attempt < kMaxRestarts; ++attempt) {
+    for (int attempt = 0; attempt < Interpreter::kMaxRestarts; ++attempt) {
       Interpreter interpreter(scene_, &axes_, /*draw=*/0);
       interpreter_ = &interpreter;
       match_ = BackwardMatch();
@@ -445,7 +444,7 @@ class Search {
 
 BackwardMatch FindGradient(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
                            TensorId dy, TensorId dy_like, const std::function<bool(int)>& keep) {
-  return Search(view, shapes, forward, dy, dy_like, keep).Run();
+  return GradientSearch(view, shapes, forward, dy, dy_like, keep).Run();
 }
 
 }  // namespace nv_norms

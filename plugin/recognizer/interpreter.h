@@ -53,6 +53,8 @@ class Interpreter {
   // The draws differ in values, in scale (from 1e-6 to 1e5; the scene's in the last one), in the
   // tiny sizes and in what is taken for the unknown ones.
   static constexpr int kNumDraws = 5;
+  // Of a draw, as its axes turn out to be finer.
+  static constexpr int kMaxRestarts = 40;
 
   Interpreter(const Scene& scene, Axes* axes, int draw);
 

@@ -8,7 +8,7 @@
 namespace nv_norms {
 namespace {
 
-constexpr int kMaxDependents = 120;  // of x: moments take fewer nodes
+constexpr int kMaxOfMoments = 120;  // of x: moments take fewer nodes
 
 // What a tensor is multiplied with that may be a gamma: a tensor of known shape that no inner node
 // gives.
@@ -43,7 +43,7 @@ LoneGradient FindLoneGradient(const GraphView& view, const Shapes& shapes,
   forward.y = statistics.anchor;
   forward.lone = true;
   forward.subtract_mean = statistics.moment == Moment::kVariance;
-  forward.core = NodesBetween(view, Dependents(view, statistics.x, kMaxDependents), {statistics.x},
+  forward.core = NodesBetween(view, Dependents(view, statistics.x, kMaxOfMoments), {statistics.x},
                               {statistics.anchor.node});
   std::vector<TensorId> gammas = MultipliedWith(view, shapes, statistics.anchor, forward.core);
   for (const DyCandidate& candidate : DyCandidates(view, shapes, forward)) {

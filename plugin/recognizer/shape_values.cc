@@ -7,7 +7,7 @@
 namespace nv_norms {
 namespace {
 
-constexpr int kMaxDepth = 16;
+constexpr int kMaxSizeDepth = 16;
 
 bool KeepsShape(const std::string& op) {
   return op == "Cast" || op == "Identity" || op == "StopGradient" || op == "Snapshot" ||
@@ -72,7 +72,7 @@ std::optional<SizeTensor> ReductionIndices(std::vector<Size> a, std::vector<Size
 std::optional<SizeTensor> Interpreter::Sizes(TensorId tensor) { return SizesOf(tensor, 0); }
 
 std::optional<SizeTensor> Interpreter::SizesOf(TensorId tensor, int depth) {
-  if (depth > kMaxDepth || restart_) return std::nullopt;
+  if (depth > kMaxSizeDepth || restart_) return std::nullopt;
   auto sizes = SizesOfNode(tensor, depth);
   if (sizes) {
     for (Size& size : sizes->values) size = axes_->Resolve(size);

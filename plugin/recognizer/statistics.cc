@@ -19,7 +19,6 @@ constexpr int kConeDepth = 16;
 constexpr int kConeNodes = 160;
 // From the input of a Mean or Sum out to x: casts, reshapes, transposes, weights of ones, squares.
 constexpr int kStepsToX = 7;
-constexpr int kMaxRestarts = 40;
 // A root is tested before errors have added up.
 constexpr double kShareOfTolerance = 0.3;
 
@@ -205,7 +204,7 @@ Outcome TestCandidate(Scene* scene, TensorId anchor, bool inverse, Axes* axes, M
   for (int draw : {0, kNearZero, 1, Interpreter::kNumDraws - 1}) {
     std::optional<Test> test;
     double scale = 0;
-    for (int attempt = 0; attempt < kMaxRestarts && !test; ++attempt) {
+    for (int attempt = 0; attempt < Interpreter::kMaxRestarts && !test; ++attempt) {
       Interpreter interpreter(*scene, axes, draw);
       const Value* root = interpreter.Eval(anchor);
       const Value* x = interpreter.restart() ? nullptr : interpreter.Eval(scene->roots[0]);

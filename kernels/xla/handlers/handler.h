@@ -1,12 +1,12 @@
 // What XLA hands to a handler, turned into the kernel library's problems.
-#ifndef NV_NORMS_KERNELS_XLA_HANDLER_H_
-#define NV_NORMS_KERNELS_XLA_HANDLER_H_
+#ifndef NV_NORMS_KERNELS_XLA_HANDLERS_HANDLER_H_
+#define NV_NORMS_KERNELS_XLA_HANDLERS_HANDLER_H_
 
 #include <cstdint>
 
 #include "kernels/problem.h"
 #include "kernels/status.h"
-#include "kernels/xla/ffi.h"
+#include "kernels/xla/handlers/ffi.h"
 
 namespace nv_norms {
 namespace xla_call {
@@ -32,4 +32,4 @@ bool Register(const char* target, const char* platform, XLA_FFI_Handler* handler
 }  // namespace xla_call
 }  // namespace nv_norms
 
-#endif  // NV_NORMS_KERNELS_XLA_HANDLER_H_
+#endif  // NV_NORMS_KERNELS_XLA_HANDLERS_HANDLER_H_

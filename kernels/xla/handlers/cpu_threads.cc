@@ -1,4 +1,4 @@
-#include "kernels/xla/cpu_threads.h"
+#include "kernels/xla/handlers/cpu_threads.h"
 
 #include <algorithm>
 #include <utility>

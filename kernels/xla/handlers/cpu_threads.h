@@ -1,8 +1,8 @@
-#ifndef NV_NORMS_KERNELS_XLA_CPU_THREADS_H_
-#define NV_NORMS_KERNELS_XLA_CPU_THREADS_H_
+#ifndef NV_NORMS_KERNELS_XLA_HANDLERS_CPU_THREADS_H_
+#define NV_NORMS_KERNELS_XLA_HANDLERS_CPU_THREADS_H_
 
 #include "kernels/cpu/norms.h"
-#include "kernels/xla/ffi.h"
+#include "kernels/xla/handlers/ffi.h"
 
 namespace nv_norms {
 namespace xla_call {
@@ -14,4 +14,4 @@ cpu::ParallelFor ThreadsOf(xla::ffi::ThreadPool* pool);
 }  // namespace xla_call
 }  // namespace nv_norms
 
-#endif  // NV_NORMS_KERNELS_XLA_CPU_THREADS_H_
+#endif  // NV_NORMS_KERNELS_XLA_HANDLERS_CPU_THREADS_H_

@@ -1,7 +1,7 @@
 #include "kernels/cuda/norms.h"
 #include "kernels/xla/call.h"
-#include "kernels/xla/ffi.h"
-#include "kernels/xla/handler.h"
+#include "kernels/xla/handlers/ffi.h"
+#include "kernels/xla/handlers/handler.h"
 
 namespace nv_norms {
 namespace xla_call {

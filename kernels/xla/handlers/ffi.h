@@ -1,7 +1,7 @@
 // XLA's header for handlers outside of XLA. It defines classes of the same names as XLA's own
 // libraries have, so ours stay hidden in our library. What it includes must not: it comes first.
-#ifndef NV_NORMS_KERNELS_XLA_FFI_H_
-#define NV_NORMS_KERNELS_XLA_FFI_H_
+#ifndef NV_NORMS_KERNELS_XLA_HANDLERS_FFI_H_
+#define NV_NORMS_KERNELS_XLA_HANDLERS_FFI_H_
 
 #include <stddef.h>
 #include <stdint.h>
@@ -37,4 +37,4 @@
 #include "xla/ffi/api/ffi.h"
 #pragma GCC visibility pop
 
-#endif  // NV_NORMS_KERNELS_XLA_FFI_H_
+#endif  // NV_NORMS_KERNELS_XLA_HANDLERS_FFI_H_

@@ -1,8 +1,8 @@
 #include "kernels/cpu/norms.h"
 #include "kernels/xla/call.h"
-#include "kernels/xla/cpu_threads.h"
-#include "kernels/xla/ffi.h"
-#include "kernels/xla/handler.h"
+#include "kernels/xla/handlers/cpu_threads.h"
+#include "kernels/xla/handlers/ffi.h"
+#include "kernels/xla/handlers/handler.h"
 
 namespace nv_norms {
 namespace xla_call {

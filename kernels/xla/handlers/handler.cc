@@ -1,4 +1,4 @@
-#include "kernels/xla/handler.h"
+#include "kernels/xla/handlers/handler.h"
 
 #include <cstdio>
 #include <string>
