@@ -233,20 +233,35 @@ struct GradientParams<true, VEC, ITEMS> {
 
 using BackwardRingPointer = void (*)(BackwardRingArguments);
 
-// The kernel for x and dy of these types and parameters of columns or rows:
-// pick(null pointers to them, std::bool_constant) is it.
-template <typename Pick>
-BackwardRingPointer RingKernelOf(DType x, DType dy, bool by_row, const Pick& pick) {
-  constexpr float* kFloat = nullptr;
-  constexpr __half* kHalf = nullptr;
-  constexpr __nv_bfloat16* kBfloat16 = nullptr;
-  const auto of = [&](auto own) {
-    if (x != dy)
-      return dy == DType::kHalf ? pick(kFloat, kHalf, own) : pick(kFloat, kBfloat16, own);
-    if (x == DType::kFloat) return pick(kFloat, kFloat, own);
-    return x == DType::kHalf ? pick(kHalf, kHalf, own) : pick(kBfloat16, kBfloat16, own);
-  };
-  return by_row ? of(std::true_type()) : of(std::false_type());
+// The kernel for x and dy of these types and parameters of columns or rows, null where there is
+// none. Kernels has Wide<T, D, BY_ROW>(shape) for vectors of 16 bytes, Narrow<T>() for those of
+// four.
+template <typename Kernels, typename T, typename D, bool BY_ROW>
+BackwardRingPointer BackwardRingKernelFor(const RingShape& shape) {
+  if (shape.vector == kVectorOf<T>) return Kernels::template Wide<T, D, BY_ROW>(shape);
+  if constexpr (BY_ROW || !std::is_same_v<T, D>) {
+    return nullptr;
+  } else {
+    return Kernels::template Narrow<T>();
+  }
+}
+
+template <typename Kernels, bool BY_ROW>
+BackwardRingPointer BackwardRingKernelFor(DType x, DType dy, const RingShape& shape) {
+  if (x != dy) {
+    return dy == DType::kHalf ? BackwardRingKernelFor<Kernels, float, __half, BY_ROW>(shape)
+                              : BackwardRingKernelFor<Kernels, float, __nv_bfloat16, BY_ROW>(shape);
+  }
+  if (x == DType::kFloat) return BackwardRingKernelFor<Kernels, float, float, BY_ROW>(shape);
+  return x == DType::kHalf
+             ? BackwardRingKernelFor<Kernels, __half, __half, BY_ROW>(shape)
+             : BackwardRingKernelFor<Kernels, __nv_bfloat16, __nv_bfloat16, BY_ROW>(shape);
+}
+
+template <typename Kernels>
+BackwardRingPointer BackwardRingKernelFor(DType x, DType dy, bool by_row, const RingShape& shape) {
+  return by_row ? BackwardRingKernelFor<Kernels, true>(x, dy, shape)
+                : BackwardRingKernelFor<Kernels, false>(x, dy, shape);
 }
 
 // The kernel of teams that are clusters; null where there is none for these types.

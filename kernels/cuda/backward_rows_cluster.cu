@@ -128,28 +128,24 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   params.Store(args, place);
 }
 
-template <typename T, typename D, bool BY_ROW>
-BackwardRingPointer KernelFor(const RingShape& shape) {
-  constexpr int kVector = kVectorOf<T>;
-  if (shape.vector != kVector) {
-    if constexpr (BY_ROW || !std::is_same_v<T, D>) {
-      return nullptr;
-    } else {
-      return ClusterKernel<T, T, 4 / sizeof(T), kBackwardNumbers, false>;
-    }
+struct Kernels {
+  template <typename T, typename D, bool BY_ROW>
+  static BackwardRingPointer Wide(const RingShape& shape) {
+    constexpr int kVector = kVectorOf<T>;
+    return shape.items * kVector == kBackwardNumbers
+               ? ClusterKernel<T, D, kVector, kBackwardNumbers, BY_ROW>
+               : ClusterKernel<T, D, kVector, kBackwardClusterNumbers, BY_ROW>;
   }
-  return shape.items * kVector == kBackwardNumbers
-             ? ClusterKernel<T, D, kVector, kBackwardNumbers, BY_ROW>
-             : ClusterKernel<T, D, kVector, kBackwardClusterNumbers, BY_ROW>;
-}
+  template <typename T>
+  static BackwardRingPointer Narrow() {
+    return ClusterKernel<T, T, 4 / sizeof(T), kBackwardNumbers, false>;
+  }
+};
 
 }  // namespace
 
 BackwardRingPointer BackwardClusterKernel(DType x, DType dy, bool by_row, const RingShape& shape) {
-  return RingKernelOf(x, dy, by_row, [&](auto* of_x, auto* of_dy, auto own) {
-    return KernelFor<std::remove_pointer_t<decltype(of_x)>, std::remove_pointer_t<decltype(of_dy)>,
-                     decltype(own)::value>(shape);
-  });
+  return BackwardRingKernelFor<Kernels>(x, dy, by_row, shape);
 }
 
 }  // namespace cuda

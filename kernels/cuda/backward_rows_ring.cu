@@ -97,23 +97,21 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   }
 }
 
-template <typename T, typename D, bool BY_ROW>
-BackwardRingPointer KernelFor(const RingShape& shape) {
-  if (shape.vector == kVectorOf<T>) return RingKernel<T, D, kVectorOf<T>, BY_ROW>;
-  if constexpr (BY_ROW || !std::is_same_v<T, D>) {
-    return nullptr;
-  } else {
+struct Kernels {
+  template <typename T, typename D, bool BY_ROW>
+  static BackwardRingPointer Wide(const RingShape&) {
+    return RingKernel<T, D, kVectorOf<T>, BY_ROW>;
+  }
+  template <typename T>
+  static BackwardRingPointer Narrow() {
     return RingKernel<T, T, 4 / sizeof(T), false>;
   }
-}
+};
 
 BackwardRingPointer KernelFor(DType x, DType dy, bool by_row, const RingShape& shape) {
   if (shape.team == Team::kCluster) return BackwardClusterKernel(x, dy, by_row, shape);
   if (shape.team == Team::kGrid) return BackwardTeamKernel(x, dy, by_row, shape);
-  return RingKernelOf(x, dy, by_row, [&](auto* of_x, auto* of_dy, auto own) {
-    return KernelFor<std::remove_pointer_t<decltype(of_x)>, std::remove_pointer_t<decltype(of_dy)>,
-                     decltype(own)::value>(shape);
-  });
+  return BackwardRingKernelFor<Kernels>(x, dy, by_row, shape);
 }
 
 RingShape ShapeOf(const BackwardPlan& plan, int64_t bytes) {

@@ -170,33 +170,29 @@ __global__ void __launch_bounds__(kTeamThreads<NUMBERS>, 1)
   params.Store(args, place);
 }
 
-template <typename T, typename D, bool BY_ROW>
-BackwardRingPointer KernelFor(const RingShape& shape) {
-  constexpr int kVector = kVectorOf<T>;
-  if (shape.vector != kVector) {
-    if constexpr (BY_ROW || !std::is_same_v<T, D>) {
-      return nullptr;
-    } else {
-      return TeamKernel<T, T, 4 / sizeof(T), kTeamLeastNumbers, false>;
+struct Kernels {
+  template <typename T, typename D, bool BY_ROW>
+  static BackwardRingPointer Wide(const RingShape& shape) {
+    constexpr int kVector = kVectorOf<T>;
+    if constexpr (BY_ROW) {
+      if (shape.items * kVector == kTeamLeastNumbersActivated) {
+        return TeamKernel<T, D, kVector, kTeamLeastNumbersActivated, true>;
+      }
     }
+    return shape.items * kVector == kTeamLeastNumbers
+               ? TeamKernel<T, D, kVector, kTeamLeastNumbers, BY_ROW>
+               : TeamKernel<T, D, kVector, kTeamNumbers, BY_ROW>;
   }
-  if constexpr (BY_ROW) {
-    if (shape.items * kVector == kTeamLeastNumbersActivated) {
-      return TeamKernel<T, D, kVector, kTeamLeastNumbersActivated, true>;
-    }
+  template <typename T>
+  static BackwardRingPointer Narrow() {
+    return TeamKernel<T, T, 4 / sizeof(T), kTeamLeastNumbers, false>;
   }
-  return shape.items * kVector == kTeamLeastNumbers
-             ? TeamKernel<T, D, kVector, kTeamLeastNumbers, BY_ROW>
-             : TeamKernel<T, D, kVector, kTeamNumbers, BY_ROW>;
-}
+};
 
 }  // namespace
 
 BackwardRingPointer BackwardTeamKernel(DType x, DType dy, bool by_row, const RingShape& shape) {
-  return RingKernelOf(x, dy, by_row, [&](auto* of_x, auto* of_dy, auto own) {
-    return KernelFor<std::remove_pointer_t<decltype(of_x)>, std::remove_pointer_t<decltype(of_dy)>,
-                     decltype(own)::value>(shape);
-  });
+  return BackwardRingKernelFor<Kernels>(x, dy, by_row, shape);
 }
 
 }  // namespace cuda

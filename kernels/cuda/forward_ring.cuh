@@ -35,6 +35,39 @@ ForwardRingPointer ForwardClusterKernel(DType x, DType y, bool by_row, const Rin
 // The same of teams of the grid.
 ForwardRingPointer ForwardTeamKernel(DType x, DType y, bool by_row, const RingShape& shape);
 
+// The kernel for x and y of these types and parameters of columns or rows, null where there is
+// none. Kernels has Wide<T, Y, BY_ROW>(shape) for vectors of 16 bytes, Narrow<T>() for those of
+// four.
+template <typename Kernels, typename T, bool BY_ROW>
+ForwardRingPointer ForwardRingKernelFor(DType x, DType y, const RingShape& shape) {
+  if (shape.vector != kVectorOf<T>) {
+    if constexpr (BY_ROW) return nullptr;
+    return x == y ? Kernels::template Narrow<T>() : nullptr;
+  }
+  if (x == y) return Kernels::template Wide<T, T, BY_ROW>(shape);
+  if constexpr (std::is_same_v<T, float>) {
+    return y == DType::kHalf ? Kernels::template Wide<T, __half, BY_ROW>(shape)
+                             : Kernels::template Wide<T, __nv_bfloat16, BY_ROW>(shape);
+  } else if constexpr (BY_ROW) {
+    return nullptr;
+  } else {
+    return y == DType::kFloat ? Kernels::template Wide<T, float, false>(shape) : nullptr;
+  }
+}
+
+template <typename Kernels, bool BY_ROW>
+ForwardRingPointer ForwardRingKernelFor(DType x, DType y, const RingShape& shape) {
+  if (x == DType::kFloat) return ForwardRingKernelFor<Kernels, float, BY_ROW>(x, y, shape);
+  if (x == DType::kHalf) return ForwardRingKernelFor<Kernels, __half, BY_ROW>(x, y, shape);
+  return ForwardRingKernelFor<Kernels, __nv_bfloat16, BY_ROW>(x, y, shape);
+}
+
+template <typename Kernels>
+ForwardRingPointer ForwardRingKernelFor(DType x, DType y, bool by_row, const RingShape& shape) {
+  return by_row ? ForwardRingKernelFor<Kernels, true>(x, y, shape)
+                : ForwardRingKernelFor<Kernels, false>(x, y, shape);
+}
+
 // (x - shift) * rstd + offset is xhat.
 struct ForwardLine {
   float shift;

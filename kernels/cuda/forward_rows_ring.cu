@@ -106,45 +106,27 @@ __global__ void __launch_bounds__(kRingThreads, 1)
 }
 
 // Each number of items of usual types has a kernel of its own.
-template <typename T, typename Y, bool BY_ROW>
-ForwardRingPointer WideKernelFor(const RingShape& shape) {
-  constexpr int kVector = kVectorOf<T>;
-  if (shape.items * kVector == 16) return RingKernel<T, Y, kVector, 16, BY_ROW>;
-  if (shape.items * kVector == 24) return RingKernel<T, Y, kVector, 24, BY_ROW>;
-  return RingKernel<T, Y, kVector, kForwardNumbers, BY_ROW>;
-}
-
-// Null where there is none for these types.
-template <typename T, bool BY_ROW>
-ForwardRingPointer KernelFor(DType x, DType y, const RingShape& shape) {
-  constexpr int kVector = kVectorOf<T>;
-  if (shape.vector != kVector) {
-    if constexpr (BY_ROW) return nullptr;
-    return x == y ? RingKernel<T, T, 4 / sizeof(T), kForwardNarrowNumbers, false> : nullptr;
+struct Kernels {
+  template <typename T, typename Y, bool BY_ROW>
+  static ForwardRingPointer Wide(const RingShape& shape) {
+    constexpr int kVector = kVectorOf<T>;
+    if constexpr (sizeof(Y) <= sizeof(T)) {
+      if (shape.items * kVector == 16) return RingKernel<T, Y, kVector, 16, BY_ROW>;
+      if (shape.items * kVector == 24) return RingKernel<T, Y, kVector, 24, BY_ROW>;
+    }
+    return RingKernel<T, Y, kVector, kForwardNumbers, BY_ROW>;
   }
-  if (x == y) return WideKernelFor<T, T, BY_ROW>(shape);
-  if constexpr (std::is_same_v<T, float>) {
-    return y == DType::kHalf ? WideKernelFor<T, __half, BY_ROW>(shape)
-                             : WideKernelFor<T, __nv_bfloat16, BY_ROW>(shape);
-  } else if constexpr (BY_ROW) {
-    return nullptr;
-  } else {
-    return y == DType::kFloat ? RingKernel<T, float, kVector, kForwardNumbers, false> : nullptr;
+  template <typename T>
+  static ForwardRingPointer Narrow() {
+    return RingKernel<T, T, 4 / sizeof(T), kForwardNarrowNumbers, false>;
   }
-}
-
-template <bool BY_ROW>
-ForwardRingPointer KernelOf(DType x, DType y, const RingShape& shape) {
-  if (x == DType::kFloat) return KernelFor<float, BY_ROW>(x, y, shape);
-  if (x == DType::kHalf) return KernelFor<__half, BY_ROW>(x, y, shape);
-  return KernelFor<__nv_bfloat16, BY_ROW>(x, y, shape);
-}
+};
 
 ForwardRingPointer KernelFor(DType x, DType y, bool by_row, const RingShape& shape) {
   if (x == DType::kDouble) return nullptr;
   if (shape.team == Team::kCluster) return ForwardClusterKernel(x, y, by_row, shape);
   if (shape.team == Team::kGrid) return ForwardTeamKernel(x, y, by_row, shape);
-  return by_row ? KernelOf<true>(x, y, shape) : KernelOf<false>(x, y, shape);
+  return ForwardRingKernelFor<Kernels>(x, y, by_row, shape);
 }
 
 // Whether rows are as these kernels have them; parameters of their own only in vectors of 16 bytes.

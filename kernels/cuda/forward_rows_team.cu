@@ -183,46 +183,28 @@ __global__ void __launch_bounds__(kTeamThreads<NUMBERS>, 1)
   WaitForCopies<0>();
 }
 
-template <typename T, typename Y, bool BY_ROW>
-ForwardRingPointer WideKernelFor(const RingShape& shape) {
-  constexpr int kVector = kVectorOf<T>;
-  if constexpr (BY_ROW) {
-    if (shape.items * kVector == kTeamNumbersOwn) {
-      return TeamKernel<T, Y, kVector, kTeamNumbersOwn, true>;
+struct Kernels {
+  template <typename T, typename Y, bool BY_ROW>
+  static ForwardRingPointer Wide(const RingShape& shape) {
+    constexpr int kVector = kVectorOf<T>;
+    if constexpr (BY_ROW) {
+      if (shape.items * kVector == kTeamNumbersOwn) {
+        return TeamKernel<T, Y, kVector, kTeamNumbersOwn, true>;
+      }
     }
+    return shape.items * kVector == 16 ? TeamKernel<T, Y, kVector, 16, BY_ROW>
+                                       : TeamKernel<T, Y, kVector, kTeamNumbers, BY_ROW>;
   }
-  return shape.items * kVector == 16 ? TeamKernel<T, Y, kVector, 16, BY_ROW>
-                                     : TeamKernel<T, Y, kVector, kTeamNumbers, BY_ROW>;
-}
-
-template <typename T, bool BY_ROW>
-ForwardRingPointer KernelFor(DType x, DType y, const RingShape& shape) {
-  if (shape.vector != kVectorOf<T>) {
-    if constexpr (BY_ROW) return nullptr;
-    return x == y ? TeamKernel<T, T, 4 / sizeof(T), 16, false> : nullptr;
+  template <typename T>
+  static ForwardRingPointer Narrow() {
+    return TeamKernel<T, T, 4 / sizeof(T), 16, false>;
   }
-  if (x == y) return WideKernelFor<T, T, BY_ROW>(shape);
-  if constexpr (std::is_same_v<T, float>) {
-    return y == DType::kHalf ? WideKernelFor<T, __half, BY_ROW>(shape)
-                             : WideKernelFor<T, __nv_bfloat16, BY_ROW>(shape);
-  } else if constexpr (BY_ROW) {
-    return nullptr;
-  } else {
-    return y == DType::kFloat ? WideKernelFor<T, float, false>(shape) : nullptr;
-  }
-}
-
-template <bool BY_ROW>
-ForwardRingPointer KernelOf(DType x, DType y, const RingShape& shape) {
-  if (x == DType::kFloat) return KernelFor<float, BY_ROW>(x, y, shape);
-  if (x == DType::kHalf) return KernelFor<__half, BY_ROW>(x, y, shape);
-  return KernelFor<__nv_bfloat16, BY_ROW>(x, y, shape);
-}
+};
 
 }  // namespace
 
 ForwardRingPointer ForwardTeamKernel(DType x, DType y, bool by_row, const RingShape& shape) {
-  return by_row ? KernelOf<true>(x, y, shape) : KernelOf<false>(x, y, shape);
+  return ForwardRingKernelFor<Kernels>(x, y, by_row, shape);
 }
 
 }  // namespace cuda
