@@ -26,14 +26,13 @@ struct Arguments {
 
 enum class Behind { kNothing, kRelu, kSilu };
 
-struct Params {
-  float gamma;
-  float beta;
-};
-
-// Sums over every run of columns, from those of its vectors in shared memory, in a fixed order.
+// Sums over every run of columns, from those of its vectors in shared memory, in a fixed order. A
+// vector that has numbers of two runs is the former's; those of the latter are in its head, behind
+// the vectors.
+template <Runs RUNS, int VEC>
 __device__ __forceinline__ void StoreRunSums(const Arguments& args, int row,
                                              const float2* vectors) {
+  constexpr int kUnit = RUNS == Runs::kNumbers ? VEC : 1;  // of a run's length, to a vector
   const int lane = threadIdx.x & (args.lanes - 1);
   const int runs = static_cast<int>(args.runs.layout.segments);
   const int length = static_cast<int>(args.runs.length);
@@ -41,25 +40,31 @@ __device__ __forceinline__ void StoreRunSums(const Arguments& args, int row,
   for (int first = 0; first < runs; first += at_once) {
     const int run = first + static_cast<int>(threadIdx.x) / args.lanes;
     float sums[2] = {0, 0};
+    const auto add = [&](const float2& of) {
+      sums[0] += of.x;
+      sums[1] += of.y;
+    };
     if (run < runs) {
-      for (int i = lane; i < length; i += args.lanes) {
-        const float2 of = vectors[run * length + i];
-        sums[0] += of.x;
-        sums[1] += of.y;
-      }
+      const int begin = (run * length + kUnit - 1) / kUnit;
+      const int end = ((run + 1) * length + kUnit - 1) / kUnit;
+      for (int i = begin + lane; i < end; i += args.lanes) add(vectors[i]);
     }
     WarpSum(sums, args.lanes);
+    if (RUNS == Runs::kNumbers && run < runs && run * length % kUnit != 0) {
+      add(vectors[args.vectors + run]);
+    }
     if (run < runs && lane == 0) args.sums[int64_t{row} * runs + run] = {sums[0], sums[1]};
   }
 }
 
-template <typename X, typename D, int ITEMS, bool RUNS, Behind BEHIND>
+template <typename X, typename D, int ITEMS, Runs RUNS, Behind BEHIND>
 __global__ void __launch_bounds__(kMostHeldThreads)
     HeldKernel(const __grid_constant__ Arguments args) {
   constexpr int VEC = kVectorOf<X>;
   LetNextKernelStart();
   __shared__ BlockStorage<3, float> storage;
-  extern __shared__ float2 vector_sums[];  // where RUNS, of dy and dy * e
+  // Of dy and dy * e, where there are runs: of vectors, and of runs' heads (see StoreRunSums).
+  extern __shared__ float2 vector_sums[];
   const int row = static_cast<int>(blockIdx.x);
   const int64_t first = int64_t{row} * args.vectors * VEC;
   Bits<float, VEC> x_bits[ITEMS];
@@ -68,32 +73,46 @@ __global__ void __launch_bounds__(kMostHeldThreads)
   LoadHeld(static_cast<const D*>(args.buffers.dy) + first, args.vectors, dy_bits);
   const float mean = StoredMean<float>(args.buffers, DType::kFloat, row);
   const float rstd = static_cast<const float*>(args.buffers.rstd)[row];
-  constexpr int kParams = RUNS ? ITEMS : 1;
-  Params params[kParams];
+  const auto load_params = [&](int i) {
+    return LoadHeldParams<RUNS, VEC>(args.runs, args.problem.param, args.buffers.gamma,
+                                     BEHIND != Behind::kNothing ? args.buffers.beta : nullptr, row,
+                                     i);
+  };
+  // Those of runs of numbers, for which there are too few registers, are loaded when needed.
+  constexpr int kParams = RUNS == Runs::kVectors ? ITEMS : 1;
+  HeldParams<RUNS> params[kParams];
+  if constexpr (RUNS != Runs::kNumbers) {
 #pragma unroll
-  for (int i = 0; i < kParams; ++i) {
-    if (!RUNS || HasItem(i, args.vectors)) {
-      const int run = RUNS ? args.runs.SegmentAt(i * blockDim.x + threadIdx.x) : 0;
-      const int64_t param = args.runs.ParamOf(row, run);
-      params[i].gamma = ParamOr<float>(args.problem.param, args.buffers.gamma, param, 1);
-      if (BEHIND != Behind::kNothing) {
-        params[i].beta = ParamOr<float>(args.problem.param, args.buffers.beta, param, 0);
-      }
+    for (int i = 0; i < kParams; ++i) {
+      if (RUNS == Runs::kOne || HasItem(i, args.vectors)) params[i] = load_params(i);
     }
   }
+  const auto params_of = [&](int i) -> decltype(auto) {
+    if constexpr (RUNS == Runs::kNumbers) {
+      return load_params(i);
+    } else {
+      return (params[RUNS == Runs::kOne ? 0 : i]);
+    }
+  };
   // x - mean, and the gradient of what is before the activation.
-  const auto read = [&](int i, float (&e)[VEC], float (&d)[VEC]) {
+  const auto read = [&](int i, const HeldParams<RUNS>& of, float (&e)[VEC], float (&d)[VEC]) {
     ConvertBits<X>(x_bits[i], e);
     ConvertBits<D>(dy_bits[i], d);
 #pragma unroll
     for (int v = 0; v < VEC; ++v) e[v] -= mean;
     if constexpr (BEHIND != Behind::kNothing) {
-      const Params& of = params[RUNS ? i : 0];
       Activator<float> activator(args.problem.activation);
       activator.silu = BEHIND == Behind::kSilu;  // known to the compiler
       float t[VEC];
 #pragma unroll
-      for (int v = 0; v < VEC; ++v) t[v] = fmaf(e[v], rstd * of.gamma, of.beta);
+      for (int v = 0; v < VEC; ++v) {
+        if constexpr (RUNS == Runs::kNumbers) {
+          t[v] = v < of.own ? fmaf(e[v], rstd * of.gamma, of.beta)
+                            : fmaf(e[v], rstd * of.others.gamma, of.others.beta);
+        } else {
+          t[v] = fmaf(e[v], rstd * of.gamma, of.beta);
+        }
+      }
       activator.Derive(t, d);
     }
   };
@@ -101,64 +120,92 @@ __global__ void __launch_bounds__(kMostHeldThreads)
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     if (HasItem(i, args.vectors)) {
+      const auto& params_here = params_of(i);
       float e[VEC];
       float d[VEC];
-      read(i, e, d);
+      read(i, params_here, e, d);
       float of_e[2] = {0, 0};
       float of_dy[2] = {0, 0};
       float of_dy_e[2] = {0, 0};
+      float2 others = {0, 0};
 #pragma unroll
       for (int v = 0; v < VEC; ++v) {
         of_e[v % 2] += e[v];
+        if constexpr (RUNS == Runs::kNumbers) {
+          if (v >= params_here.own) {
+            others.x += d[v];
+            others.y += d[v] * e[v];
+            continue;
+          }
+        }
         of_dy[v % 2] += d[v];
         of_dy_e[v % 2] += d[v] * e[v];
       }
       const float2 of = {of_dy[0] + of_dy[1], of_dy_e[0] + of_dy_e[1]};
-      const float weight = RUNS ? params[i].gamma : 1.0f;
+      const float weight = RUNS == Runs::kOne ? 1.0f : params_here.gamma;
       sums[0] += of_e[0] + of_e[1];
       sums[1] += weight * of.x;
       sums[2] += weight * of.y;
-      if (RUNS && args.sums != nullptr) vector_sums[i * blockDim.x + threadIdx.x] = of;
+      if (RUNS != Runs::kOne && args.sums != nullptr) {
+        vector_sums[i * blockDim.x + threadIdx.x] = of;
+      }
+      if constexpr (RUNS == Runs::kNumbers) {
+        if (params_here.own < VEC) {
+          sums[1] += params_here.others.gamma * others.x;
+          sums[2] += params_here.others.gamma * others.y;
+          const unsigned vector = i * blockDim.x + threadIdx.x;
+          if (args.sums != nullptr) {
+            vector_sums[args.vectors + args.runs.SegmentAt(vector * VEC) + 1] = others;
+          }
+        }
+      }
     }
   }
   BlockSum(sums, &storage);
   ForgetConverted<X>(x_bits);
   ForgetConverted<D>(dy_bits);
-  const float weight = RUNS ? 1.0f : params[0].gamma;
+  const float weight = RUNS == Runs::kOne ? params[0].gamma : 1.0f;
   const GradientLine line = LineOf(args.problem.formula, mean, rstd, sums[0], weight * sums[1],
                                    weight * sums[2], args.inverse);
   if (args.sums != nullptr && threadIdx.x == 0) {
-    if (!RUNS) args.sums[row] = {sums[1], sums[2]};
+    if (RUNS == Runs::kOne) args.sums[row] = {sums[1], sums[2]};
     args.lines[row] = {rstd, line.xhat_offset};
   }
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     if (HasItem(i, args.vectors)) {
       const int column = static_cast<int>(i * blockDim.x + threadIdx.x) * VEC;
-      const float scale = rstd * params[RUNS ? i : 0].gamma;
+      const auto& of = params_of(i);
+      const float scale = rstd * of.gamma;
       float e[VEC];
       float d[VEC];
-      read(i, e, d);
+      read(i, of, e, d);
 #pragma unroll
-      for (int v = 0; v < VEC; ++v) d[v] = d[v] * scale + (line.offset - e[v] * line.slope);
+      for (int v = 0; v < VEC; ++v) {
+        float scale_here = scale;
+        if constexpr (RUNS == Runs::kNumbers) {
+          if (v >= of.own) scale_here = rstd * of.others.gamma;
+        }
+        d[v] = d[v] * scale_here + (line.offset - e[v] * line.slope);
+      }
       StoreAs(static_cast<X*>(args.buffers.dx) + first + column, d);
     }
   }
-  if (RUNS && args.sums != nullptr) StoreRunSums(args, row, vector_sums);
+  if (RUNS != Runs::kOne && args.sums != nullptr) StoreRunSums<RUNS, VEC>(args, row, vector_sums);
 }
 
 using KernelPointer = void (*)(Arguments);
 
-template <typename X, typename D, bool RUNS, Behind BEHIND>
+template <typename X, typename D, Runs RUNS, Behind BEHIND>
 KernelPointer KernelOf(int items) {
   if (items == 2) return HeldKernel<X, D, 2, RUNS, BEHIND>;
-  if constexpr (sizeof(X) == 4) {
+  if constexpr (sizeof(X) == 4 && RUNS != Runs::kNumbers) {
     if (items == 5) return HeldKernel<X, D, 5, RUNS, BEHIND>;
   }
   return HeldKernel<X, D, 4, RUNS, BEHIND>;
 }
 
-template <typename X, typename D, bool RUNS>
+template <typename X, typename D, Runs RUNS>
 KernelPointer KernelOf(const Activation& activation, int items) {
   if (activation.none()) return KernelOf<X, D, RUNS, Behind::kNothing>(items);
   if (activation.silu) return KernelOf<X, D, RUNS, Behind::kSilu>(items);
@@ -172,10 +219,16 @@ KernelPointer KernelFor(const BackwardProblem& problem, int items) {
     using Y = std::remove_pointer_t<decltype(dx)>;
     if constexpr (std::is_void_v<Y>) {
       return nullptr;
-    } else if (problem.geometry.rows.by_row()) {
-      return KernelOf<X, D, false>(problem.activation, items);
     } else {
-      return KernelOf<X, D, true>(problem.activation, items);
+      switch (RunsOf(problem.geometry.rows, problem.x)) {
+        case Runs::kOne:
+          return KernelOf<X, D, Runs::kOne>(problem.activation, items);
+        case Runs::kVectors:
+          return KernelOf<X, D, Runs::kVectors>(problem.activation, items);
+        case Runs::kNumbers:
+          return KernelOf<X, D, Runs::kNumbers>(problem.activation, items);
+      }
+      return nullptr;
     }
   });
 }
@@ -192,10 +245,11 @@ int ItemsFor(const BackwardProblem& problem) {
   if (!HasGradientKernel(problem) || problem.dx != problem.x) return 0;
   const bool by_float = problem.x == DType::kFloat;
   const int64_t vectors = HeldVectors(problem.geometry.rows, problem.x);
-  if (vectors > (by_float ? 5120 : 4096)) return 0;
-  if (by_float && problem.geometry.rows.by_row() && vectors < 256) return 0;
+  const Runs runs = RunsOf(problem.geometry.rows, problem.x);
+  if (vectors > (by_float && runs != Runs::kNumbers ? 5120 : 4096)) return 0;
+  if (by_float && runs == Runs::kOne && vectors < 256) return 0;
   if (vectors <= 448) return 2;
-  return vectors > 3584 && by_float ? 5 : 4;
+  return vectors > 3584 && by_float && runs != Runs::kNumbers ? 5 : 4;
 }
 
 // Where things lie in the workspace.
@@ -223,9 +277,9 @@ Status LaunchBackwardHeld(const BackwardPlan& plan, const BackwardBuffers& buffe
   const SegmentLayout layout = SegmentLayout::Of(problem.geometry.rows);
   const int64_t vectors = HeldVectors(problem.geometry.rows, problem.x);
   Arguments args = {};
-  args.runs = SegmentRuns::Of(layout, static_cast<int>(SizeOf(problem.x)));
+  args.runs = HeldRuns(problem.geometry.rows, problem.x);
   args.vectors = static_cast<int>(vectors);
-  args.lanes = PowerOfTwo(std::min<int64_t>(32, args.runs.length));
+  args.lanes = PowerOfTwo(std::min<int64_t>(32, vectors / layout.segments));
   args.inverse = 1.0f / static_cast<float>(problem.geometry.reduced);
   args.problem = problem;
   args.buffers = buffers;
@@ -236,9 +290,12 @@ Status LaunchBackwardHeld(const BackwardPlan& plan, const BackwardBuffers& buffe
     args.lines = reinterpret_cast<XhatLine<float>*>(base + LinesAt(problem));
   }
   *launched = true;
-  const bool by_row = problem.geometry.rows.by_row();
+  const Runs runs = RunsOf(problem.geometry.rows, problem.x);
   const KernelPointer kernel = KernelFor(problem, items);
-  const int64_t shared = by_row ? 0 : vectors * static_cast<int64_t>(sizeof(float2));
+  const int64_t sums = runs == Runs::kOne       ? 0
+                       : runs == Runs::kVectors ? vectors
+                                                : vectors + layout.segments;
+  const int64_t shared = sums * static_cast<int64_t>(sizeof(float2));
   const char* const name = "normalization gradient of rows that blocks hold";
   NV_NORMS_RETURN_IF_ERROR(AllowShared(kernel, shared, name));
   NV_NORMS_RETURN_IF_ERROR(LaunchKernel(name, kernel, static_cast<unsigned>(layout.rows),

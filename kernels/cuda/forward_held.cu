@@ -22,12 +22,7 @@ struct Arguments {
   ForwardBuffers buffers;
 };
 
-struct Params {
-  float gamma;
-  float beta;
-};
-
-template <typename X, typename Y, int ITEMS, bool RUNS, bool ACTIVATED>
+template <typename X, typename Y, int ITEMS, Runs RUNS, bool ACTIVATED>
 __global__ void __launch_bounds__(kMostHeldThreads)
     HeldKernel(const __grid_constant__ Arguments args) {
   constexpr int VEC = kVectorOf<X>;
@@ -38,15 +33,13 @@ __global__ void __launch_bounds__(kMostHeldThreads)
   const X* x = static_cast<const X*>(args.buffers.x) + first;
   Bits<float, VEC> bits[ITEMS];
   LoadHeld(x, args.vectors, bits);
-  constexpr int kParams = RUNS ? ITEMS : 1;
-  Params params[kParams];
+  constexpr int kParams = RUNS == Runs::kOne ? 1 : ITEMS;
+  HeldParams<RUNS> params[kParams];
 #pragma unroll
   for (int i = 0; i < kParams; ++i) {
-    if (!RUNS || HasItem(i, args.vectors)) {
-      const int run = RUNS ? args.runs.SegmentAt(i * blockDim.x + threadIdx.x) : 0;
-      const int64_t param = args.runs.ParamOf(row, run);
-      params[i] = {ParamOr<float>(args.problem.param, args.buffers.gamma, param, 1),
-                   ParamOr<float>(args.problem.param, args.buffers.beta, param, 0)};
+    if (RUNS == Runs::kOne || HasItem(i, args.vectors)) {
+      params[i] = LoadHeldParams<RUNS, VEC>(args.runs, args.problem.param, args.buffers.gamma,
+                                            args.buffers.beta, row, i);
     }
   }
   // Two passes: the second one about the first one's mean, or nearly so.
@@ -106,11 +99,22 @@ __global__ void __launch_bounds__(kMostHeldThreads)
       const int column = static_cast<int>(i * blockDim.x + threadIdx.x) * VEC;
       float values[VEC];
       ConvertBits<X>(bits[i], values);
-      const Params& of = params[RUNS ? i : 0];
+      const HeldParams<RUNS>& of = params[RUNS == Runs::kOne ? 0 : i];
       const float scale = rstd * of.gamma;
       const float offset = of.beta - low * scale;
+      if constexpr (RUNS == Runs::kNumbers) {
+        const float other_scale = rstd * of.others.gamma;
+        const float other_offset = of.others.beta - low * other_scale;
 #pragma unroll
-      for (int v = 0; v < VEC; ++v) values[v] = (values[v] - shift) * scale + offset;
+        for (int v = 0; v < VEC; ++v) {
+          const bool own = v < of.own;
+          values[v] =
+              (values[v] - shift) * (own ? scale : other_scale) + (own ? offset : other_offset);
+        }
+      } else {
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) values[v] = (values[v] - shift) * scale + offset;
+      }
       if constexpr (ACTIVATED) Activator<float>(args.problem.activation).Apply(values);
       StoreAs(static_cast<Y*>(args.buffers.y) + first + column, values);
     }
@@ -120,10 +124,10 @@ __global__ void __launch_bounds__(kMostHeldThreads)
 using KernelPointer = void (*)(Arguments);
 
 // Eight vectors to a thread spill registers in the others.
-template <typename X, typename Y, bool RUNS>
-constexpr bool kHasEight = !RUNS || sizeof(X) == sizeof(Y);
+template <typename X, typename Y, Runs RUNS>
+constexpr bool kHasEight = RUNS == Runs::kOne || (RUNS == Runs::kVectors && sizeof(X) == sizeof(Y));
 
-template <typename X, typename Y, bool RUNS, bool ACTIVATED>
+template <typename X, typename Y, Runs RUNS, bool ACTIVATED>
 KernelPointer KernelOf(int items) {
   if (items == 2) return HeldKernel<X, Y, 2, RUNS, ACTIVATED>;
   if constexpr (kHasEight<X, Y, RUNS>) {
@@ -132,7 +136,7 @@ KernelPointer KernelOf(int items) {
   return HeldKernel<X, Y, 4, RUNS, ACTIVATED>;
 }
 
-template <typename X, typename Y, bool RUNS>
+template <typename X, typename Y, Runs RUNS>
 KernelPointer KernelOf(const ForwardProblem& problem, int items) {
   return Activated(problem) ? KernelOf<X, Y, RUNS, true>(items)
                             : KernelOf<X, Y, RUNS, false>(items);
@@ -144,10 +148,16 @@ KernelPointer KernelFor(const ForwardProblem& problem, int items) {
     using Y = std::remove_pointer_t<decltype(y)>;
     if constexpr (std::is_void_v<Y>) {
       return nullptr;
-    } else if (problem.geometry.rows.by_row()) {
-      return KernelOf<X, Y, false>(problem, items);
     } else {
-      return KernelOf<X, Y, true>(problem, items);
+      switch (RunsOf(problem.geometry.rows, problem.x)) {
+        case Runs::kOne:
+          return KernelOf<X, Y, Runs::kOne>(problem, items);
+        case Runs::kVectors:
+          return KernelOf<X, Y, Runs::kVectors>(problem, items);
+        case Runs::kNumbers:
+          return KernelOf<X, Y, Runs::kNumbers>(problem, items);
+      }
+      return nullptr;
     }
   });
 }
@@ -162,12 +172,14 @@ KernelPointer KernelFor(const ForwardProblem& problem, int items) {
 // but 512 x 40960 (10) float16 0.76 -> 0.68.
 int ItemsFor(const ForwardProblem& problem) {
   if (problem.in_double() || (problem.y != problem.x && problem.x != DType::kFloat)) return 0;
-  const bool by_row = problem.geometry.rows.by_row();
+  const Runs runs = RunsOf(problem.geometry.rows, problem.x);
+  const bool by_row = runs == Runs::kOne;
   const int64_t vectors = HeldVectors(problem.geometry.rows, problem.x);
   if (vectors > (problem.x == DType::kFloat ? 3584 : by_row ? 6912 : 4096)) return 0;
   // Float32 to 16 bits, 32768 x 784: 0.71 with two vectors, 0.88 with four.
   if (vectors <= (problem.x == DType::kFloat ? 128 : 256)) return 2;
-  return vectors <= 1792 || !(by_row || problem.y == problem.x) ? 4 : 8;
+  const bool eight = by_row || (runs == Runs::kVectors && problem.y == problem.x);
+  return vectors <= 1792 || !eight ? 4 : 8;
 }
 
 }  // namespace
@@ -181,10 +193,9 @@ Status LaunchForwardHeld(const ForwardPlan& plan, const ForwardBuffers& buffers,
     return Status();
   }
   const RowLayout& layout = problem.geometry.rows;
-  const int size = static_cast<int>(SizeOf(problem.x));
   const int64_t vectors = HeldVectors(layout, problem.x);
   Arguments args = {};
-  args.runs = SegmentRuns::Of(SegmentLayout::Of(layout), size);
+  args.runs = HeldRuns(layout, problem.x);
   args.vectors = static_cast<int>(vectors);
   args.inverse = 1.0f / static_cast<float>(problem.geometry.reduced);
   args.problem = problem;

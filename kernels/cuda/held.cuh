@@ -15,18 +15,73 @@ namespace cuda {
 
 constexpr int kMostHeldThreads = 1024;
 
-// Vectors of 16 bytes in a row, or more than any block holds: where rows or segments are no whole
-// vectors, or too short. Whole rows of fewer than 128 are faster by rings and segments, of a copy's
-// speed on an H200 float16 32768 x 784 forward 0.77 -> 0.64, float32 8192 x 256 gradient 0.71 ->
-// 0.67; rows of segments are not, float16 32768 x 128 (2 segments) 0.24 -> 0.41, 0.29 -> 0.35.
+// How a row's parameters lie.
+enum class Runs {
+  kOne,      // one for the row
+  kVectors,  // one for some whole vectors of 16 bytes
+  kNumbers,  // one for some numbers, at least as many as a vector has
+};
+
+inline Runs RunsOf(const RowLayout& layout, DType x) {
+  if (layout.by_row()) return Runs::kOne;
+  return layout.col_divisor * SizeOf(x) % kVectorBytes == 0 ? Runs::kVectors : Runs::kNumbers;
+}
+
+// Vectors of 16 bytes in a row, or more than any block holds: where rows are no whole vectors or
+// too short, or a vector may have numbers of three runs. Whole rows of fewer than 128 are faster by
+// rings and segments, of a copy's speed on an H200 float16 32768 x 784 forward 0.77 -> 0.64,
+// float32 8192 x 256 gradient 0.71 -> 0.67; rows of segments are not, float16 32768 x 128 (2
+// segments) 0.24 -> 0.41, 0.29 -> 0.35.
 inline int64_t HeldVectors(const RowLayout& layout, DType x) {
   constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
-  if (layout.by_column() || layout.col_divisor * SizeOf(x) % kVectorBytes != 0 ||
-      layout.rows >= kMostColumns) {
+  if (layout.by_column() || layout.cols * SizeOf(x) % kVectorBytes != 0 ||
+      layout.col_divisor * SizeOf(x) < kVectorBytes || layout.rows >= kMostColumns) {
     return kNone;
   }
   const int64_t vectors = layout.cols * SizeOf(x) / kVectorBytes;
   return vectors < (layout.by_row() ? 128 : 16) ? kNone : vectors;
+}
+
+inline SegmentRuns HeldRuns(const RowLayout& layout, DType x) {
+  const SegmentLayout segments = SegmentLayout::Of(layout);
+  return RunsOf(layout, x) == Runs::kNumbers
+             ? SegmentRuns::OfNumbers(segments)
+             : SegmentRuns::Of(segments, static_cast<int>(SizeOf(x)));
+}
+
+// The parameters of a vector: its first `own` numbers', and those of the others, if there are any.
+template <Runs RUNS>
+struct HeldParams {
+  float gamma;
+  float beta;
+};
+template <>
+struct HeldParams<Runs::kNumbers> : HeldParams<Runs::kVectors> {
+  int own;
+  HeldParams<Runs::kVectors> others;
+};
+
+// Of this thread's vector i in a row.
+template <Runs RUNS, int VEC>
+__device__ __forceinline__ HeldParams<RUNS> LoadHeldParams(const SegmentRuns& runs, DType type,
+                                                           const void* gamma, const void* beta,
+                                                           int row, int i) {
+  const unsigned vector = i * blockDim.x + threadIdx.x;
+  HeldParams<RUNS> out = {};
+  const auto load = [&](int run, auto* to) {
+    const int64_t param = runs.ParamOf(row, run);
+    to->gamma = ParamOr<float>(type, gamma, param, 1);
+    to->beta = ParamOr<float>(type, beta, param, 0);
+  };
+  if constexpr (RUNS == Runs::kNumbers) {
+    const int run = runs.SegmentAt(vector * VEC);
+    out.own = static_cast<int>((run + 1) * runs.length - vector * VEC);
+    load(run, &out);
+    if (out.own < VEC) load(run + 1, &out.others);
+  } else {
+    load(RUNS == Runs::kVectors ? runs.SegmentAt(vector) : 0, &out);
+  }
+  return out;
 }
 
 // Threads of a block that has so many vectors of 16 bytes, so many to a thread.

@@ -33,20 +33,26 @@ struct SegmentLayout {
   SegmentLayout Whole() const { return {rows, 1, segments * length, modulus, row_stride}; }
 };
 
-// Vectors that share a parameter, in a row that is walked through as a whole.
+// Vectors, or numbers, that share a parameter, in a row that is walked through as a whole.
 struct SegmentRuns {
   SegmentLayout layout;
-  unsigned length;   // vectors of a segment
+  unsigned length;   // vectors, or numbers, of a segment
   unsigned inverse;  // 2^32 / length, rounded down
 
   static SegmentRuns Of(const SegmentLayout& layout, int number_bytes) {
-    const auto length = static_cast<unsigned>(layout.length * number_bytes / kVectorBytes);
-    return {layout, length, 0xffffffffu / length};
+    return OfLength(layout, layout.length * number_bytes / kVectorBytes);
   }
-  // Of a vector of a row.
-  NV_NORMS_HOST_DEVICE int SegmentAt(unsigned vector) const {
-    const auto segment = static_cast<unsigned>(uint64_t{vector} * inverse >> 32);  // or one too few
-    return static_cast<int>(segment + (vector - segment * length >= length ? 1 : 0));
+  static SegmentRuns OfNumbers(const SegmentLayout& layout) {
+    return OfLength(layout, layout.length);
+  }
+  static SegmentRuns OfLength(const SegmentLayout& layout, int64_t length) {
+    const auto count = static_cast<unsigned>(length);
+    return {layout, count, 0xffffffffu / count};
+  }
+  // Of a vector, or a number, of a row.
+  NV_NORMS_HOST_DEVICE int SegmentAt(unsigned at) const {
+    const auto segment = static_cast<unsigned>(uint64_t{at} * inverse >> 32);  // or one too few
+    return static_cast<int>(segment + (at - segment * length >= length ? 1 : 0));
   }
   // Rows are fewer than 2^31: see CutSegments.
   NV_NORMS_HOST_DEVICE int64_t ParamOf(int row, int segment) const {
