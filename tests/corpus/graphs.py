@@ -37,12 +37,22 @@ def layer_norm(x: tf.Tensor, seed: int = 0, name: str = "norm") -> tf.Tensor:
 
 def run(graph_def: tf.compat.v1.GraphDef, fetches: Iterable[str], feeds: dict[str, np.ndarray]):
     """Imports and runs a graph as it is: no optimizer touches it."""
+    (values,) = run_all(graph_def, fetches, [feeds])
+    return values
+
+
+def run_all(
+    graph_def: tf.compat.v1.GraphDef,
+    fetches: Iterable[str],
+    draws: Iterable[dict[str, np.ndarray]],
+) -> list[list[np.ndarray]]:
+    """As run(), once for each of several feeds."""
     with tf.Graph().as_default() as graph:
         tf.graph_util.import_graph_def(graph_def, name="")
     config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     with tf.compat.v1.Session(graph=graph, config=config) as session:
-        return session.run(list(fetches), feeds)
+        return [session.run(list(fetches), feeds) for feeds in draws]
 
 
 def by_name(graph_def: tf.compat.v1.GraphDef) -> dict:

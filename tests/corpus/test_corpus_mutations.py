@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import nv_norms_rewriter
 
-from .graphs import run
+from .graphs import run_all
 from .mutations import ACTIVATED, NORMS, change, source
 
 DEFAULT, LONG = 250, 30_000
@@ -21,8 +21,8 @@ def _is_noise(graph, fetches, draw, number: int, allowed: float) -> bool:
     """Whether an output moves as far by roundings of the inputs: 1 / (what is 0 but for them)."""
     rng = np.random.default_rng(1)
     near = {k: v * (1 + 1e-15 * rng.normal(size=v.shape)) for k, v in draw.items()}
-    values = [run(graph, fetches, given)[number] for given in (draw, near)]
-    return not np.abs(values[0] - values[1]).max(initial=0.0) <= allowed
+    first, second = (values[number] for values in run_all(graph, fetches, [draw, near]))
+    return not np.abs(first - second).max(initial=0.0) <= allowed
 
 
 def outcome(seed: int, activated: bool = False) -> tuple[str, str]:
@@ -49,7 +49,7 @@ def outcome(seed: int, activated: bool = False) -> tuple[str, str]:
         for offset, scale in ((0, 1), (2, 0.03), (0, 30))
     ]
     try:
-        expected = [run(changed, fetches, draw) for draw in draws]
+        expected = run_all(changed, fetches, draws)
     except (ValueError, tf.errors.InvalidArgumentError):
         return "no graph", ""  # shapes that do not fit
     device = "GPU" if activated else None
@@ -57,8 +57,9 @@ def outcome(seed: int, activated: bool = False) -> tuple[str, str]:
     if not report.fused:
         return "left", ""
     about = f"seed {seed}: {name} (train, known, optimized: {options})\n" + "\n".join(words)
-    for draw, values in zip(draws, expected, strict=True):
-        for number, (got, want) in enumerate(zip(run(after, fetches, draw), values, strict=True)):
+    fused = run_all(after, fetches, draws)
+    for draw, outputs, values in zip(draws, fused, expected, strict=True):
+        for number, (got, want) in enumerate(zip(outputs, values, strict=True)):
             if not np.all(np.isfinite(want)):
                 continue
             # Sums of some ten terms in another order; 1e-9 leaves them ten thousand roundings.
