@@ -99,7 +99,10 @@ def test_norm_outside_of_the_activations_branch_stays_there(slope, taken, rng, o
 
 
 @pytest.mark.parametrize("batch", [2, None])
-@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    "policy",
+    ["float32", "mixed_float16", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize(("groups", "slope"), [(-1, 0.0), (-1, 0.2), (2, 0.2)])
 def test_keras_model_and_its_gradients(groups, slope, policy, batch, rng):
     def layer(policy):

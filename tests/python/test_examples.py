@@ -41,8 +41,18 @@ def test_each_example_is_tested() -> None:
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == TESTED | COVERED_ELSEWHERE
 
 
-@pytest.mark.parametrize(("policy", "limit"), [("float32", 1e-5), ("mixed_float16", 5e-3)])
-@pytest.mark.parametrize("name", ["sample_layer_norm.py", "sample_instance_norm.py"])
+FLOAT32, MIXED = ("float32", 1e-5), ("mixed_float16", 5e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "policy", "limit"),
+    [
+        ("sample_layer_norm.py", *FLOAT32),
+        ("sample_instance_norm.py", *MIXED),
+        pytest.param("sample_layer_norm.py", *MIXED, marks=pytest.mark.slow),
+        pytest.param("sample_instance_norm.py", *FLOAT32, marks=pytest.mark.slow),
+    ],
+)
 def test_samples(name: str, policy: str, limit: float) -> None:
     output = _run(name, "--policy", policy, "--batch=3", "--size=6")
     apart = [float(number) for number in re.findall(r"\d\.\d\de[+-]\d\d", output)]

@@ -117,7 +117,7 @@ print(json.dumps([context.context()._initialized, context.context()._physical_de
     assert "nv_norms_rewriter:" not in stderr
 
 
-@pytest.mark.parametrize("value", ["0", "Off"])
+@pytest.mark.parametrize("value", ["0", pytest.param("Off", marks=pytest.mark.slow)])
 def test_environment_keeps_everything_out_until_enable(value: str) -> None:
     got, _ = result(
         NORM

@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 import tensorflow as tf
-from training_norms import FOUR, Norm, fit, fit_in_float64
+from training_norms import GROUP, INSTANCE, LAYER, RMS, Norm, fit, fit_in_float64
 from training_steps import assert_as_close_as_stock, assert_counts, normal
 
 import nv_norms_rewriter
@@ -32,7 +32,12 @@ def strategy() -> tf.distribute.Strategy:
 
 @pytest.mark.parametrize(
     ("norm", "policy"),
-    [*((norm, "float32") for norm in FOUR), (FOUR[0], "mixed_float16")],
+    [
+        (LAYER, "mixed_float16"),
+        (GROUP, "float32"),
+        # Replicas are the same to each kind.
+        *(pytest.param(norm, "float32", marks=pytest.mark.slow) for norm in (LAYER, RMS, INSTANCE)),
+    ],
     ids=lambda value: getattr(value, "name", value),
 )
 def test_fit_under_a_mirrored_strategy(rng, strategy, norm: Norm, policy: str) -> None:
