@@ -164,7 +164,8 @@ __global__ void __launch_bounds__(kMostHeldThreads)
   BlockSum(sums, &storage);
   ForgetConverted<X>(x_bits);
   ForgetConverted<D>(dy_bits);
-  const float weight = RUNS == Runs::kOne ? params[0].gamma : 1.0f;
+  float weight = 1;
+  if constexpr (RUNS == Runs::kOne) weight = params[0].gamma;
   const GradientLine line = LineOf(args.problem.formula, mean, rstd, sums[0], weight * sums[1],
                                    weight * sums[2], args.inverse);
   if (args.sums != nullptr && threadIdx.x == 0) {
