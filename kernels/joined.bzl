@@ -1,7 +1,8 @@
 """Compiles the files of a folder as one.
 
 A header of TensorFlow's takes 4 to 50 seconds of a core, what we make of it mostly less than one:
-file by file, the plugin took 366 seconds, the ops 126 and what is inside XLA 191; joined, beside other work, 154, 18 and 83.
+file by file, the plugin took 366 seconds, the ops 126 and what is inside XLA 191; joined, beside
+other work, 154, 18 and 83.
 Names in the anonymous namespaces of a folder must differ.
 """
 

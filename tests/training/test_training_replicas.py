@@ -16,19 +16,20 @@ TWO_GPUS = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize(
-    "kind",
+    ("kind", "cases", "passed"),
     [
-        "CPU",
-        pytest.param("GPU", marks=pytest.mark.gpu),
-        pytest.param("GPUS", marks=[pytest.mark.gpu, TWO_GPUS]),
+        ("CPU", "not slow", 2),
+        pytest.param("CPU", "slow", 3, marks=pytest.mark.slow),
+        pytest.param("GPU", "slow or not slow", 5, marks=pytest.mark.gpu),
+        pytest.param("GPUS", "slow or not slow", 5, marks=[pytest.mark.gpu, TWO_GPUS]),
     ],
 )
-def test_mirrored_strategy(kind: str) -> None:
+def test_mirrored_strategy(kind: str, cases: str, passed: int) -> None:
     """CPU and GPU: two replicas on parts of one. GPUS: on two, by NCCL."""
-    command = [sys.executable, "-m", "pytest", str(Path(__file__).with_name("replicas.py"))]
-    command += [] if kind == "CPU" else ["-m", "slow or not slow"]
+    file = Path(__file__).with_name("replicas.py")
+    command = [sys.executable, "-m", "pytest", "-m", cases, str(file)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=300, env=os.environ | {"REPLICAS_ON": kind}
     )
     assert done.returncode == pytest.ExitCode.OK, done.stdout + done.stderr
-    assert f"{2 if kind == 'CPU' else 5} passed" in done.stdout
+    assert f"{passed} passed" in done.stdout
