@@ -1,8 +1,11 @@
 // x is [rows, cols] of up to 512 columns. A warp goes through tiles of rows; while it works on
 // one, x and dy of the next ones are on their way to shared memory. gamma and the columns' sums for
-// dgamma and dbeta stay in registers.
+// dgamma and dbeta stay in registers; a gamma that is a row's own (instance norm of NC...) is
+// loaded with its row, whose sums are left for dgamma and dbeta.
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/segments_sums.cuh"
 #include "kernels/cuda/tile.cuh"
 
 namespace nv_norms {
@@ -11,6 +14,11 @@ namespace {
 
 constexpr int kStages = 3;
 constexpr int kTileBytes = 2048;  // at most, where a tile has more than one row
+// Columns of rows that have parameters of their own. Of a copy's speed on an H200, by the kernels
+// before -> by these: float32 32768 x 128 0.68 -> 0.72, but 32768 x 196 0.72 -> 0.70, 65536 x 256
+// 0.77 -> 0.72; float16 65536 x 256 0.64 -> 0.72, but 16384 x 512 0.82 -> 0.77.
+constexpr int kMostOwnWide = 128;
+constexpr int kMostOwn = 256;
 
 // Blocks to a multiprocessor, by the numbers that a lane keeps.
 template <int NUMBERS, bool kDirect>
@@ -27,12 +35,54 @@ struct Arguments {
   BackwardBuffers buffers;
   float* dgamma;  // partial sums [blocks, cols], where wanted
   float* dbeta;
+  RowsOwn own;
+  Activation activation;     // of rows with parameters of their own alone
+  SegmentSums<float>* sums;  // [rows], of dy and dy * xhat; null where not wanted
 };
+
+// The block's sums over its columns, by way of `sums` [warps][2][cols]: the lanes of a column, then
+// the warps, are added in order.
+template <int ITEMS, int VEC>
+__device__ __forceinline__ void StoreColumnSums(const Arguments& args, float* sums,
+                                                float (&dgamma)[ITEMS][VEC],
+                                                float (&dbeta)[ITEMS][VEC]) {
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  const int lanes = args.shape.lanes;
+  const int cols = args.cols;
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) {
+      for (int other = lanes; other < 32; other *= 2) {
+        dgamma[i][v] += __shfl_xor_sync(0xffffffffu, dgamma[i][v], other);
+        dbeta[i][v] += __shfl_xor_sync(0xffffffffu, dbeta[i][v], other);
+      }
+      const int c = ColumnOf<VEC>(i, lanes, lane & (lanes - 1)) + v;
+      if (lane < lanes && c < cols) {
+        sums[2 * warp * cols + c] = dgamma[i][v];
+        sums[(2 * warp + 1) * cols + c] = dbeta[i][v];
+      }
+    }
+  }
+  __syncthreads();
+  for (int c = threadIdx.x; c < cols; c += kTileThreads) {
+    float dgamma_sum = 0;
+    float dbeta_sum = 0;
+    for (int w = 0; w < kTileWarps; ++w) {
+      dgamma_sum += sums[2 * w * cols + c];
+      dbeta_sum += sums[(2 * w + 1) * cols + c];
+    }
+    const int64_t to = static_cast<int64_t>(blockIdx.x) * cols + c;
+    if (args.dgamma != nullptr) args.dgamma[to] = dgamma_sum;
+    if (args.dbeta != nullptr) args.dbeta[to] = dbeta_sum;
+  }
+}
 
 // kDirect: rows are aligned to vectors of 16 bytes and dx is stored from registers; else it takes
 // x's place in shared memory and leaves as a tile.
 // D: of dy.
-template <typename T, typename D, int VEC, int ITEMS, bool kDirect>
+template <typename T, typename D, int VEC, int ITEMS, bool kDirect, bool kOwn, bool kActivated>
 __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
     TileKernel(const __grid_constant__ Arguments args) {
   LetNextKernelStart();
@@ -74,7 +124,8 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     const int c = ColumnOf<VEC>(i, lanes, rank);
-    if (c < cols) LoadParams<float, VEC>({}, args.param, args.buffers.gamma, 0, c, 1, gamma[i]);
+    if (!kOwn && c < cols)
+      LoadParams<float, VEC>({}, args.param, args.buffers.gamma, 0, c, 1, gamma[i]);
   }
   const float inverse = 1.0f / static_cast<float>(cols);
   int at = 0;
@@ -91,9 +142,13 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
       const bool valid = row < args.rows;
       const float mean = args.buffers.mean != nullptr ? means[r] : 0.0f;
       const float rstd = means[shape.rows + r];
+      RowParam own = {1, 0};
+      if constexpr (kOwn) {
+        own = LoadRowParam(args.own, args.param, args.buffers.gamma,
+                           kActivated ? args.buffers.beta : nullptr, row);
+      }
       float e[ITEMS][VEC];
       float d[ITEMS][VEC];
-      float sums[3] = {0, 0, 0};
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
         const int c = ColumnOf<VEC>(i, lanes, rank);
@@ -101,9 +156,25 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
           Unpack<T>(x_tile + r * cols + c, e[i]);
           Unpack<D>(dy_tile + r * cols + c, d[i]);
 #pragma unroll
+          for (int v = 0; v < VEC; ++v) e[i][v] -= mean;
+        }
+      }
+      if constexpr (kActivated) {
+        // All of them at once: between branches the compiler would not overlap their work.
+        float t[ITEMS * VEC];
+#pragma unroll
+        for (int i = 0; i < ITEMS * VEC; ++i) {
+          t[i] = fmaf(e[i / VEC][i % VEC], rstd * own.gamma, own.beta);
+        }
+        Activator<float>(args.activation).Derive(t, reinterpret_cast<float (&)[ITEMS * VEC]>(d));
+      }
+      float sums[3] = {0, 0, 0};
+#pragma unroll
+      for (int i = 0; i < ITEMS; ++i) {
+        if (ColumnOf<VEC>(i, lanes, rank) < cols) {
+#pragma unroll
           for (int v = 0; v < VEC; ++v) {
-            e[i][v] -= mean;
-            const float w = d[i][v] * gamma[i][v];
+            const float w = kOwn ? d[i][v] : d[i][v] * gamma[i][v];
             sums[0] += e[i][v];
             sums[1] += w;
             sums[2] += w * e[i][v];
@@ -111,8 +182,11 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
         }
       }
       WarpSum(sums, lanes);
-      const GradientLine line =
-          LineOf(args.formula, mean, rstd, sums[0], sums[1], sums[2], inverse);
+      const GradientLine line = LineOf(args.formula, mean, rstd, sums[0], own.gamma * sums[1],
+                                       own.gamma * sums[2], inverse);
+      if (kOwn && valid && rank == 0 && args.sums != nullptr) {
+        args.sums[row] = {sums[1], rstd * sums[2] + line.xhat_offset * sums[1]};
+      }
       if (valid) {
         T* dx = static_cast<T*>(args.buffers.dx) + row * cols;
 #pragma unroll
@@ -122,10 +196,12 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
             float out[VEC];
 #pragma unroll
             for (int v = 0; v < VEC; ++v) {
-              const float w = d[i][v] * gamma[i][v];
+              const float w = d[i][v] * (kOwn ? own.gamma : gamma[i][v]);
               out[v] = w * rstd + (line.offset - e[i][v] * line.slope);
-              dgamma[i][v] += d[i][v] * (e[i][v] * rstd + line.xhat_offset);
-              dbeta[i][v] += d[i][v];
+              if constexpr (!kOwn) {
+                dgamma[i][v] += d[i][v] * (e[i][v] * rstd + line.xhat_offset);
+                dbeta[i][v] += d[i][v];
+              }
             }
             if constexpr (kDirect) {
               if (args.buffers.dx != nullptr) StoreAs(dx + c, out);
@@ -146,67 +222,50 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
     }
     at = at == kStages - 1 ? 0 : at + 1;
   }
-  if (args.dgamma == nullptr && args.dbeta == nullptr) return;
-  // The lanes of a column, then the warps, are added in order.
+  if (kOwn || (args.dgamma == nullptr && args.dbeta == nullptr)) return;
   WaitForCopies<0>();
   __syncthreads();
-  float* sums = reinterpret_cast<float*>(stages);  // [warps][2][cols]
-#pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) {
-      for (int other = lanes; other < 32; other *= 2) {
-        dgamma[i][v] += __shfl_xor_sync(0xffffffffu, dgamma[i][v], other);
-        dbeta[i][v] += __shfl_xor_sync(0xffffffffu, dbeta[i][v], other);
-      }
-      const int c = ColumnOf<VEC>(i, lanes, rank) + v;
-      if (group == 0 && c < cols) {
-        sums[2 * warp * cols + c] = dgamma[i][v];
-        sums[(2 * warp + 1) * cols + c] = dbeta[i][v];
-      }
-    }
-  }
-  __syncthreads();
-  for (int c = threadIdx.x; c < cols; c += kTileThreads) {
-    float dgamma_sum = 0;
-    float dbeta_sum = 0;
-    for (int w = 0; w < kTileWarps; ++w) {
-      dgamma_sum += sums[2 * w * cols + c];
-      dbeta_sum += sums[(2 * w + 1) * cols + c];
-    }
-    const int64_t to = static_cast<int64_t>(blockIdx.x) * cols + c;
-    if (args.dgamma != nullptr) args.dgamma[to] = dgamma_sum;
-    if (args.dbeta != nullptr) args.dbeta[to] = dbeta_sum;
-  }
+  StoreColumnSums(args, reinterpret_cast<float*>(stages), dgamma, dbeta);
 }
 
 using KernelPointer = void (*)(Arguments);
 
-template <typename T, typename D, int VEC, bool kDirect>
-KernelPointer KernelFor(int numbers) {
-  if constexpr (kDirect) {
-    if (numbers <= 8) return TileKernel<T, D, VEC, 8 / VEC, kDirect>;
+template <typename T, typename D, int VEC, int ITEMS, bool kDirect>
+KernelPointer KernelOf(const BackwardProblem& problem) {
+  if (problem.geometry.rows.by_column()) {
+    return TileKernel<T, D, VEC, ITEMS, kDirect, false, false>;
   }
-  return TileKernel<T, D, VEC, 16 / VEC, kDirect>;
+  return Activated(problem) ? TileKernel<T, D, VEC, ITEMS, kDirect, true, true>
+                            : TileKernel<T, D, VEC, ITEMS, kDirect, true, false>;
+}
+
+template <typename T, typename D, int VEC, bool kDirect>
+KernelPointer KernelFor(const BackwardProblem& problem, int numbers) {
+  if constexpr (kDirect) {
+    if (numbers <= 8) return KernelOf<T, D, VEC, 8 / VEC, kDirect>(problem);
+  }
+  return KernelOf<T, D, VEC, 16 / VEC, kDirect>(problem);
 }
 
 template <typename T, typename D = T>
-KernelPointer KernelFor(int vector, int numbers) {
+KernelPointer KernelFor(const BackwardProblem& problem, int vector, int numbers) {
   constexpr int kVector = kVectorOf<T>;
-  if (vector == kVector) return KernelFor<T, D, kVector, true>(numbers);
-  if (vector == 4) return KernelFor<T, D, std::min(4, kVector / 2), false>(numbers);
-  if (vector == 2) return KernelFor<T, D, 2, false>(numbers);
-  return KernelFor<T, D, 1, false>(numbers);
+  if (vector == kVector) return KernelFor<T, D, kVector, true>(problem, numbers);
+  if (vector == 4) return KernelFor<T, D, std::min(4, kVector / 2), false>(problem, numbers);
+  if (vector == 2) return KernelFor<T, D, 2, false>(problem, numbers);
+  return KernelFor<T, D, 1, false>(problem, numbers);
 }
 
-KernelPointer KernelFor(const BackwardProblem& problem, int vector, int numbers) {
+KernelPointer KernelFor(const BackwardProblem& problem, const TileShape& shape) {
+  const int vector = shape.vector;
+  const int numbers = shape.items * vector;
   if (problem.dy != problem.x) {
-    return problem.dy == DType::kHalf ? KernelFor<float, __half>(vector, numbers)
-                                      : KernelFor<float, __nv_bfloat16>(vector, numbers);
+    return problem.dy == DType::kHalf ? KernelFor<float, __half>(problem, vector, numbers)
+                                      : KernelFor<float, __nv_bfloat16>(problem, vector, numbers);
   }
-  if (problem.x == DType::kFloat) return KernelFor<float>(vector, numbers);
-  return problem.x == DType::kHalf ? KernelFor<__half>(vector, numbers)
-                                   : KernelFor<__nv_bfloat16>(vector, numbers);
+  if (problem.x == DType::kFloat) return KernelFor<float>(problem, vector, numbers);
+  return problem.x == DType::kHalf ? KernelFor<__half>(problem, vector, numbers)
+                                   : KernelFor<__nv_bfloat16>(problem, vector, numbers);
 }
 
 TileShape ShapeOf(const BackwardPlan& plan, bool params_aligned) {
@@ -215,14 +274,51 @@ TileShape ShapeOf(const BackwardPlan& plan, bool params_aligned) {
                      params_aligned, 16 * plan.device.multiprocessors, kTileBytes);
 }
 
+Arguments ArgumentsOf(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                      const TileShape& shape) {
+  const BackwardProblem& problem = plan.problem;
+  const RowLayout& layout = problem.geometry.rows;
+  Arguments args = {};
+  args.param = problem.param;
+  args.formula = problem.formula;
+  args.rows = layout.rows;
+  args.cols = static_cast<int>(layout.cols);
+  args.shape = shape;
+  args.buffers = buffers;
+  args.own = RowsOwn::Of(layout);
+  args.activation = problem.activation;
+  return args;
+}
+
+Status LaunchTiles(const BackwardProblem& problem, const Arguments& args, int64_t blocks,
+                   void* stream) {
+  const TileShape& shape = args.shape;
+  const KernelPointer kernel = KernelFor(problem, shape);
+  const int64_t staged = int64_t{kTileWarps} * kStages *
+                         (shape.bytes + shape.bytes * SizeOf(problem.dy) / SizeOf(problem.x) +
+                          Align16(8 * shape.rows));
+  const int64_t shared = std::max<int64_t>(staged, 2 * kTileWarps * args.cols * 4);
+  const char* name = "normalization gradient of short rows";
+  NV_NORMS_RETURN_IF_ERROR(AllowShared(kernel, shared, name));
+  return LaunchKernel(name, kernel, static_cast<unsigned>(blocks), kTileThreads,
+                      static_cast<size_t>(shared), 1, stream, args);
+}
+
+bool Aligned(const BackwardBuffers& buffers) {
+  return AlignedTo(buffers.x, 16) && AlignedTo(buffers.dy, 16) && AlignedTo(buffers.dx, 16);
+}
+
 }  // namespace
 
 bool SuitsTiles(const BackwardPlan& plan) {
   const BackwardProblem& problem = plan.problem;
   const RowLayout& layout = problem.geometry.rows;
-  return layout.cols <= kTileColumns && problem.dx == problem.x &&
-         (problem.dy == problem.x || MixedGradient(problem)) && !problem.in_double() &&
-         ShapeOf(plan, true).bytes <= kTileBytes;
+  const ParamOf param = ParamOfTiles(layout);
+  if (param != ParamOf::kColumn && param != ParamOf::kRow) return false;
+  const bool wide = problem.x == DType::kFloat && problem.dy == problem.x;
+  return SuitsTiles(layout, SizeOf(problem.x), wide ? kMostOwnWide : kMostOwn) &&
+         problem.dx == problem.x && (problem.dy == problem.x || MixedGradient(problem)) &&
+         !problem.in_double() && ShapeOf(plan, true).bytes <= kTileBytes;
 }
 
 int64_t TilePartials(const BackwardPlan& plan) {
@@ -238,31 +334,33 @@ int64_t TilePartials(const BackwardPlan& plan) {
 Status LaunchBackwardRowsTile(const BackwardPlan& plan, const BackwardBuffers& buffers,
                               int64_t partials, float* dgamma, float* dbeta, void* stream,
                               bool* launched) {
-  const BackwardProblem& problem = plan.problem;
-  const RowLayout& layout = problem.geometry.rows;
   const TileShape shape = ShapeOf(plan, AlignedTo(buffers.gamma, 16));
-  *launched = SuitsTiles(plan) && shape.bytes <= kTileBytes && AlignedTo(buffers.x, 16) &&
-              AlignedTo(buffers.dy, 16) && AlignedTo(buffers.dx, 16);
+  *launched = SuitsTiles(plan) && shape.bytes <= kTileBytes && Aligned(buffers);
   if (!*launched) return Status();
-  Arguments args = {};
-  args.param = problem.param;
-  args.formula = problem.formula;
-  args.rows = layout.rows;
-  args.cols = static_cast<int>(layout.cols);
-  args.shape = shape;
-  args.buffers = buffers;
+  Arguments args = ArgumentsOf(plan, buffers, shape);
   args.dgamma = dgamma;
   args.dbeta = dbeta;
-  const int numbers = shape.items * shape.vector;
-  const KernelPointer kernel = KernelFor(problem, shape.vector, numbers);
-  const int64_t staged = int64_t{kTileWarps} * kStages *
-                         (shape.bytes + shape.bytes * SizeOf(problem.dy) / SizeOf(problem.x) +
-                          Align16(8 * shape.rows));
-  const int64_t shared = std::max<int64_t>(staged, 2 * kTileWarps * layout.cols * 4);
-  const char* name = "normalization gradient of short rows";
-  NV_NORMS_RETURN_IF_ERROR(AllowShared(kernel, shared, name));
-  return LaunchKernel(name, kernel, static_cast<unsigned>(partials), kTileThreads,
-                      static_cast<size_t>(shared), 1, stream, args);
+  return LaunchTiles(plan.problem, args, partials, stream);
+}
+
+void PlanBackwardRowsTileOwn(BackwardPlan* plan) {
+  if (!SuitsTiles(*plan)) return;
+  const SegmentLayout layout = SegmentLayout::Of(plan->problem.geometry.rows);
+  plan->workspace = std::max(plan->workspace, Align16(SumsBytes<float>(layout, 1)));
+}
+
+Status LaunchBackwardRowsTileOwn(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                                 void* workspace, void* stream, bool* launched) {
+  *launched = SuitsTiles(plan) && Aligned(buffers);
+  if (!*launched) return Status();
+  const BackwardProblem& problem = plan.problem;
+  Arguments args = ArgumentsOf(plan, buffers, ShapeOf(plan, true));
+  const bool params = buffers.dgamma != nullptr || buffers.dbeta != nullptr;
+  if (params) args.sums = static_cast<SegmentSums<float>*>(workspace);
+  NV_NORMS_RETURN_IF_ERROR(LaunchTiles(problem, args, TilePartials(plan), stream));
+  if (!params) return Status();
+  return LaunchSegmentParams<float>(SegmentLayout::Of(problem.geometry.rows), 1, problem.dparam,
+                                    args.sums, nullptr, buffers, plan.device, stream);
 }
 
 }  // namespace cuda

@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t n = i / pieces;
     const int64_t row = n * layout.modulus + first;
     const SegmentSums<A> at = sums[(row * layout.segments + segment) * pieces + (i - n * pieces)];
-    const XhatLine<A> line = lines[row];
+    const XhatLine<A> line = lines != nullptr ? lines[row] : XhatLine<A>{1, 0};
     mine[0] += static_cast<double>(line.rstd) * at.dy_e + static_cast<double>(line.offset) * at.dy;
     mine[1] += at.dy;
   }
@@ -334,12 +334,15 @@ void PlanBackwardSegments(BackwardPlan* plan) {
       problem.in_double() ? Places<double>(problem).bytes : Places<float>(problem).bytes;
   PlanBackwardSegmentsResident(plan);
   PlanBackwardHeld(plan);
+  PlanBackwardRowsTileOwn(plan);
   PlanBackwardRowsOwn(plan);
 }
 
 Status LaunchBackwardSegmentsOnChip(const BackwardPlan& plan, const BackwardBuffers& buffers,
                                     void* workspace, void* stream, bool* launched) {
   Status status = LaunchBackwardHeld(plan, buffers, workspace, stream, launched);
+  if (*launched || !status.ok()) return status;
+  status = LaunchBackwardRowsTileOwn(plan, buffers, workspace, stream, launched);
   if (*launched || !status.ok()) return status;
   status = LaunchBackwardRowsOwn(plan, buffers, workspace, stream, launched);
   if (*launched || !status.ok()) return status;

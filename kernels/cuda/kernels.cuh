@@ -74,6 +74,10 @@ int64_t TilePartials(const BackwardPlan& plan);
 Status LaunchBackwardRowsTile(const BackwardPlan& plan, const BackwardBuffers& buffers,
                               int64_t partials, float* dgamma, float* dbeta, void* stream,
                               bool* launched);
+// Of rows that have parameters of their own; dgamma and dbeta too.
+void PlanBackwardRowsTileOwn(BackwardPlan* plan);
+Status LaunchBackwardRowsTileOwn(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                                 void* workspace, void* stream, bool* launched);
 RingShape BackwardRingShape(const BackwardPlan& plan);  // a partial sum to a team
 // Where a ring kernel leaves its sums: of columns [teams, cols], or of rows that have parameters of
 // their own, with their lines (segments_sums.cuh). Null where not wanted.

@@ -98,27 +98,6 @@ __device__ __forceinline__ void LoadOwn(const RingPlace& place, int items, DType
   });
 }
 
-// Which parameters are a row's own: that of gamma and beta at row % modulus * stride.
-struct RowsOwn {
-  unsigned modulus;
-  int64_t stride;
-
-  static RowsOwn Of(const RowLayout& layout) {
-    return {static_cast<unsigned>(layout.modulus), layout.row_stride};
-  }
-};
-
-struct RowParam {
-  float gamma;
-  float beta;
-};
-
-__device__ __forceinline__ RowParam LoadRowParam(const RowsOwn& own, DType type, const void* gamma,
-                                                 const void* beta, int64_t row) {
-  const int64_t at = static_cast<unsigned>(row) % own.modulus * own.stride;
-  return {ParamOr<float>(type, gamma, at, 1), ParamOr<float>(type, beta, at, 0)};
-}
-
 // Whether rows with parameters of their own may be so long and so many.
 inline bool ByRowFits(const RowLayout& layout, int64_t size) {
   constexpr int64_t kMost = (int64_t{1} << 31) - 1;

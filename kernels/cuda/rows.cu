@@ -21,7 +21,11 @@ void PlanForwardRows(ForwardPlan* plan) {
 
 Status LaunchForwardSegmentsOnChip(const ForwardPlan& plan, const ForwardBuffers& buffers,
                                    void* workspace, void* stream, bool* launched) {
-  Status status = LaunchForwardHeld(plan, buffers, stream, launched);
+  *launched = false;
+  if (plan.problem.geometry.rows.by_column()) return Status();
+  Status status = LaunchForwardRowsTile(plan, buffers, stream, launched);
+  if (*launched || !status.ok()) return status;
+  status = LaunchForwardHeld(plan, buffers, stream, launched);
   if (*launched || !status.ok()) return status;
   status = LaunchForwardRowsOwn(plan, buffers, workspace, stream, launched);
   if (*launched || !status.ok()) return status;

@@ -68,6 +68,28 @@ __device__ __forceinline__ void LoadParams(const RowParams& params, DType type, 
   }
 }
 
+// Which parameters are a row's own: that of gamma and beta at row % modulus * stride. Rows are
+// fewer than 2^31.
+struct RowsOwn {
+  unsigned modulus;
+  int64_t stride;
+
+  static RowsOwn Of(const RowLayout& layout) {
+    return {static_cast<unsigned>(layout.modulus), layout.row_stride};
+  }
+};
+
+struct RowParam {
+  float gamma;
+  float beta;
+};
+
+__device__ __forceinline__ RowParam LoadRowParam(const RowsOwn& own, DType type, const void* gamma,
+                                                 const void* beta, int64_t row) {
+  const int64_t at = static_cast<unsigned>(row) % own.modulus * own.stride;
+  return {ParamOr<float>(type, gamma, at, 1), ParamOr<float>(type, beta, at, 0)};
+}
+
 // A row is dealt out to `threads` threads in vectors: item i of thread `rank` starts at this
 // column.
 template <int VEC>

@@ -8,7 +8,8 @@
 namespace nv_norms {
 namespace cuda {
 
-// Of a part of a segment: of dy and of dy * e, e = x - stored mean.
+// Of a part of a segment: of dy and of dy * e, e = x - stored mean; of dy and of dy * xhat where no
+// lines are handed on.
 template <typename A>
 struct SegmentSums {
   A dy;
@@ -21,8 +22,8 @@ int64_t SumsBytes(const SegmentLayout& layout, int64_t pieces) {
   return layout.rows * layout.segments * pieces * static_cast<int64_t>(sizeof(SegmentSums<A>));
 }
 
-// dgamma and dbeta from sums [rows, segments, pieces] and the lines of all rows, in an order that
-// depends on the shape alone.
+// dgamma and dbeta from sums [rows, segments, pieces] and the lines of all rows, or null, in an
+// order that depends on the shape alone.
 template <typename A>
 Status LaunchSegmentParams(const SegmentLayout& layout, int64_t pieces, DType type,
                            const SegmentSums<A>* sums, const XhatLine<A>* lines,

@@ -25,6 +25,29 @@ struct TileShape {
   int bytes = 16;  // of a tile of x
 };
 
+// Whose a parameter is.
+enum class ParamOf {
+  kColumn,       // a column's
+  kRow,          // a row's (instance norm of NC...)
+  kColumnOfRow,  // a column's in every modulus-th row (group norm of [n, channels])
+  kOther,
+};
+
+inline ParamOf ParamOfTiles(const RowLayout& layout) {
+  if (layout.by_column()) return ParamOf::kColumn;
+  if (layout.rows >= kMostColumns) return ParamOf::kOther;
+  if (layout.by_row()) return ParamOf::kRow;
+  return layout.col_divisor == 1 && layout.row_stride == layout.cols ? ParamOf::kColumnOfRow
+                                                                     : ParamOf::kOther;
+}
+
+// Whether rows that are whole vectors of 16 bytes, for which there are other kernels, are short
+// enough where parameters belong to rows.
+inline bool SuitsTiles(const RowLayout& layout, int64_t size, int64_t most_own) {
+  return layout.cols <= kTileColumns &&
+         (!layout.by_row() || layout.cols <= most_own || layout.cols * size % 16 != 0);
+}
+
 // A tile of `rows` rows of which the tensor may end before the last; its bytes are copied by the
 // whole warp, those beyond the last multiple of 16 at once.
 template <typename T>
