@@ -2,6 +2,7 @@
 // and dy are read twice.
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/columns.cuh"
+#include "kernels/cuda/columns_held.h"
 #include "kernels/cuda/columns_stream.h"
 #include "kernels/cuda/columns_sums.cuh"
 #include "kernels/cuda/kernels.cuh"
@@ -281,6 +282,7 @@ void PlanBackwardColumns(BackwardPlan* plan) {
   PlanBackwardColumnsResident(plan);
   PlanBackwardColumnsStream(plan);
   PlanBackwardColumnsAxis(plan);
+  PlanBackwardColumnsHeld(plan);
 }
 
 Status LaunchColumnParams(const ColumnLayout& layout, DType type, int64_t slabs,
@@ -295,6 +297,8 @@ Status LaunchBackwardColumns(const BackwardPlan& plan, const BackwardBuffers& bu
                              void* workspace, void* stream) {
   const BackwardProblem& problem = plan.problem;
   bool launched = false;
+  NV_NORMS_RETURN_IF_ERROR(LaunchBackwardColumnsHeld(plan, buffers, workspace, stream, &launched));
+  if (launched) return Status();
   NV_NORMS_RETURN_IF_ERROR(LaunchBackwardColumnsAxis(plan, buffers, workspace, stream, &launched));
   if (launched) return Status();
   NV_NORMS_RETURN_IF_ERROR(

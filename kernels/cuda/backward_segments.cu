@@ -1,5 +1,6 @@
 // Gradients of instance and group norm of NC..., of any types, alignment and size. Kernels: sums of
 // each piece of each segment; the terms of each row; dgamma and dbeta; dx. x and dy are read twice.
+#include "kernels/cuda/columns_held.h"
 #include "kernels/cuda/held.h"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -333,6 +334,7 @@ void PlanBackwardSegments(BackwardPlan* plan) {
   plan->workspace =
       problem.in_double() ? Places<double>(problem).bytes : Places<float>(problem).bytes;
   PlanBackwardSegmentsResident(plan);
+  PlanBackwardColumnsHeld(plan);
   PlanBackwardHeld(plan);
   PlanBackwardRowsTileOwn(plan);
   PlanBackwardRowsOwn(plan);
@@ -340,7 +342,9 @@ void PlanBackwardSegments(BackwardPlan* plan) {
 
 Status LaunchBackwardSegmentsOnChip(const BackwardPlan& plan, const BackwardBuffers& buffers,
                                     void* workspace, void* stream, bool* launched) {
-  Status status = LaunchBackwardHeld(plan, buffers, workspace, stream, launched);
+  Status status = LaunchBackwardColumnsHeld(plan, buffers, workspace, stream, launched);
+  if (*launched || !status.ok()) return status;
+  status = LaunchBackwardHeld(plan, buffers, workspace, stream, launched);
   if (*launched || !status.ok()) return status;
   status = LaunchBackwardRowsTileOwn(plan, buffers, workspace, stream, launched);
   if (*launched || !status.ok()) return status;

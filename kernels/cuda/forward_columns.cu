@@ -1,6 +1,7 @@
 // Three kernels: moments of each channel of each slab, then of each statistic, then the output. x
 // is read twice.
 #include "kernels/cuda/columns.cuh"
+#include "kernels/cuda/columns_held.h"
 #include "kernels/cuda/columns_stream.h"
 #include "kernels/cuda/kernels.cuh"
 
@@ -210,8 +211,9 @@ void PlanForwardColumns(ForwardPlan* plan) {
 
 Status LaunchForwardColumnsOnChip(const ForwardPlan& plan, const ForwardBuffers& buffers,
                                   void* workspace, void* stream, bool* launched) {
-  for (const auto launch : {LaunchForwardColumnsAxis, LaunchForwardColumnsStream,
-                            LaunchForwardColumnsPipe, LaunchForwardColumnsResident}) {
+  for (const auto launch :
+       {LaunchForwardColumnsHeld, LaunchForwardColumnsAxis, LaunchForwardColumnsStream,
+        LaunchForwardColumnsPipe, LaunchForwardColumnsResident}) {
     const Status status = launch(plan, buffers, workspace, stream, launched);
     if (!status.ok() || *launched) return status;
   }

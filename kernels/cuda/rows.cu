@@ -1,5 +1,6 @@
 // The ladder of the row kernels: which one runs, by types, alignment, the columns of a row and the
 // number of rows. Each rung says whether it fits; read from top to bottom.
+#include "kernels/cuda/columns_held.h"
 #include "kernels/cuda/held.h"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -24,6 +25,8 @@ Status LaunchForwardSegmentsOnChip(const ForwardPlan& plan, const ForwardBuffers
   *launched = false;
   if (plan.problem.geometry.rows.by_column()) return Status();
   Status status = LaunchForwardRowsTile(plan, buffers, stream, launched);
+  if (*launched || !status.ok()) return status;
+  status = LaunchForwardColumnsHeld(plan, buffers, workspace, stream, launched);
   if (*launched || !status.ok()) return status;
   status = LaunchForwardHeld(plan, buffers, stream, launched);
   if (*launched || !status.ok()) return status;

@@ -1,0 +1,272 @@
+// Columns of small samples: see columns_held.h.
+#include "kernels/cuda/activation.cuh"
+#include "kernels/cuda/columns_held.cuh"
+#include "kernels/cuda/held.cuh"
+#include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/resident.cuh"
+#include "kernels/cuda/rows.cuh"
+
+namespace nv_norms {
+namespace cuda {
+namespace {
+
+// Of a block. Of a copy's speed on an H200, by the kernels before -> by these, n x s x channels
+// (groups): float32 78 x 400 x 256 (32) with 200 threads 0.54 -> 0.76, but 31 x 196 x 1280 (32)
+// with 250 threads 0.62 -> 0.54.
+constexpr int kMostThreads = 224;
+
+struct Arguments {
+  HeldColumnShape shape;
+  ForwardProblem problem;
+  ForwardBuffers buffers;
+  float inverse;  // 1 / numbers of a group
+};
+
+// Of a part of a group: its mean, in two parts, and the squares about it.
+struct Part {
+  float high;
+  float low;
+  float squares;
+};
+
+// Of a group. y = ((x - shift) - low) * rstd * gamma + beta
+struct Line {
+  float shift;
+  float low;
+  float rstd;
+  float unused;
+};
+
+template <typename X, typename Y, int VEC, int ITEMS, bool WHOLE, bool ACTIVATED>
+__global__ void __launch_bounds__(kHeldColumnThreadBound, ITEMS == 8 || VEC == 8 ? 1 : 2)
+    HeldColumnsKernel(const __grid_constant__ Arguments args) {
+  constexpr int PARTS = WHOLE ? 1 : VEC;  // of a vector
+  extern __shared__ uint4 memory[];
+  const HeldColumnShape& shape = args.shape;
+  Part* const parts = reinterpret_cast<Part*>(memory);
+  Line* const lines = reinterpret_cast<Line*>(
+      memory + (shape.samples * shape.positions * shape.vectors * PARTS * 3 + 3) / 4);
+  const int units = shape.by_chunks.Quotient(blockIdx.x);
+  const int chunk = static_cast<int>(blockIdx.x) - units * shape.chunks;
+  const int64_t first_sample = int64_t{units} * shape.samples;
+  HeldColumnPlace place = HeldColumnPlace::Of<VEC>(shape, chunk);
+  place.live = place.live && first_sample + place.sample < shape.n;
+  const int64_t base = (first_sample + place.sample) * shape.s * shape.channels;
+  const X* const x = static_cast<const X*>(args.buffers.x) + base;
+  const int count = place.live ? shape.CountAt(place.position) : 0;
+  Bits<float, VEC> bits[ITEMS] = {};
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    if (i < count) {
+      using C = Chunk<VEC * sizeof(X)>;
+      const int64_t at =
+          int64_t{place.position + i * shape.positions} * shape.channels + place.channel;
+      C::Split(__ldcs(reinterpret_cast<const typename C::Type*>(x + at)), bits[i].words);
+    }
+  }
+  // Two passes: the second one about the first one's mean, or nearly so.
+  const bool center = args.problem.formula != Formula::kRms;
+  const float inverse = 1.0f / static_cast<float>(max(1, count) * (WHOLE ? VEC : 1));
+  float found[PARTS][3] = {};  // a Part
+  if (center) {
+    float pivot[VEC];
+    ConvertBits<X>(bits[0], pivot);
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      if (i < count) {
+        float values[VEC];
+        ConvertBits<X>(bits[i], values);
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) found[WHOLE ? 0 : v][0] += values[v] - pivot[WHOLE ? 0 : v];
+      }
+    }
+    ForgetConverted<X>(bits);
+#pragma unroll
+    for (int v = 0; v < PARTS; ++v) found[v][0] = pivot[v] + found[v][0] * inverse;
+  }
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    if (i < count) {
+      float values[VEC];
+      ConvertBits<X>(bits[i], values);
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) {
+        const int part = WHOLE ? 0 : v;
+        const float e = values[v] - found[part][0];
+        found[part][1] += e;
+        found[part][2] += e * e;
+      }
+    }
+  }
+  ForgetConverted<X>(bits);
+  if (place.sample < shape.samples) {
+    float to_store[3 * PARTS];
+#pragma unroll
+    for (int v = 0; v < PARTS; ++v) {
+      const float low = center ? found[v][1] * inverse : 0.0f;
+      to_store[3 * v] = found[v][0];
+      to_store[3 * v + 1] = low;
+      to_store[3 * v + 2] = found[v][2] - (center ? found[v][1] * low : 0.0f);
+    }
+    StoreParts(reinterpret_cast<float*>(parts + place.PartAt(shape, PARTS)), to_store);
+  }
+  __syncthreads();
+  float gamma[VEC];  // on their way while the groups' sums are taken
+  float beta[VEC];
+  if (place.live) {
+    LoadParams<float, VEC>({}, args.problem.param, args.buffers.gamma, 0, place.channel, 1, gamma);
+    LoadParams<float, VEC>({}, args.problem.param, args.buffers.beta, 0, place.channel, 0, beta);
+  }
+  ForHeldGroups(shape, [&](int at, int begin, int sample, int group, bool first,
+                           const auto& for_parts) {
+    constexpr float kNumbers = WHOLE ? VEC : 1;  // of a vector, in a part
+    // About the mean of a part, so that equal numbers have just this mean.
+    const float high = parts[begin].high;
+    float sum[1] = {0};
+    for_parts([&](int part, int position) {
+      const float mean = (parts[part].high - high) + parts[part].low;
+      sum[0] += mean * (kNumbers * static_cast<float>(shape.CountAt(position)));
+    });
+    WarpSum(sum, shape.lanes);
+    const float low = sum[0] * args.inverse;
+    float m2[1] = {0};
+    for_parts([&](int part, int position) {
+      const float e = ((parts[part].high - high) + parts[part].low) - low;
+      m2[0] +=
+          parts[part].squares + e * e * (kNumbers * static_cast<float>(shape.CountAt(position)));
+    });
+    WarpSum(m2, shape.lanes);
+    if (!first || first_sample + sample >= shape.n) return;
+    Line line;
+    line.shift = high + low;
+    line.low = (high - line.shift) + low;
+    line.rstd = ShortInverseRoot(m2[0] * args.inverse + static_cast<float>(args.problem.epsilon));
+    const int64_t stat =
+        (first_sample + sample) * (shape.channels / shape.depth) + chunk * shape.groups + group;
+    if (args.buffers.mean != nullptr) static_cast<float*>(args.buffers.mean)[stat] = line.shift;
+    static_cast<float*>(args.buffers.rstd)[stat] = line.rstd;
+    if (args.problem.formula != Formula::kCenter) line.shift = line.low = 0;
+    lines[at] = line;
+  });
+  __syncthreads();
+  if (!place.live) return;
+  float shift[PARTS];
+  float scale[VEC];
+  place.ForGroups<PARTS>(shape, [&](int v, int group) {
+    const Line line = lines[place.sample * shape.groups + group];
+    shift[v] = line.shift;
+#pragma unroll
+    for (int u = v; u < (WHOLE ? VEC : v + 1); ++u) {
+      scale[u] = line.rstd * gamma[u];
+      beta[u] -= line.low * scale[u];
+    }
+  });
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    if (i < count) {
+      float values[VEC];
+      ConvertBits<X>(bits[i], values);
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) {
+        values[v] = (values[v] - shift[WHOLE ? 0 : v]) * scale[v] + beta[v];
+      }
+      if constexpr (ACTIVATED) Activator<float>(args.problem.activation).Apply(values);
+      const int64_t at =
+          int64_t{place.position + i * shape.positions} * shape.channels + place.channel;
+      StoreAs(static_cast<Y*>(args.buffers.y) + base + at, values);
+    }
+  }
+}
+
+using KernelPointer = void (*)(Arguments);
+
+template <typename X, typename Y, int VEC, bool WHOLE, bool ACTIVATED>
+KernelPointer KernelOf(int items) {
+  if constexpr (VEC > 1) {
+    if (items == 1) return HeldColumnsKernel<X, Y, VEC, 1, WHOLE, ACTIVATED>;
+    if (items == 4) return HeldColumnsKernel<X, Y, VEC, 4, WHOLE, ACTIVATED>;
+  }
+  return HeldColumnsKernel<X, Y, VEC, 8, WHOLE, ACTIVATED>;
+}
+
+template <typename X, typename Y, bool ACTIVATED>
+KernelPointer KernelOf(const HeldColumnShape& shape) {
+  if (shape.vector == 1) return KernelOf<X, Y, 1, true, ACTIVATED>(shape.items);
+  if constexpr (sizeof(X) == 2) {
+    if (shape.vector == 8) return KernelOf<X, Y, 8, true, ACTIVATED>(shape.items);
+  }
+  return shape.whole ? KernelOf<X, Y, kHeldColumnVector, true, ACTIVATED>(shape.items)
+                     : KernelOf<X, Y, kHeldColumnVector, false, ACTIVATED>(shape.items);
+}
+
+KernelPointer KernelFor(const ForwardProblem& problem, const HeldColumnShape& shape) {
+  return ForwardKernelOf(problem.x, problem.y, [&](auto* x, auto* y) -> KernelPointer {
+    using X = std::remove_pointer_t<decltype(x)>;
+    using Y = std::remove_pointer_t<decltype(y)>;
+    if constexpr (std::is_void_v<Y>) {
+      return nullptr;
+    } else {
+      return Activated(problem) ? KernelOf<X, Y, true>(shape) : KernelOf<X, Y, false>(shape);
+    }
+  });
+}
+
+// Numbers that a thread reads at once. 16 bytes of 16 bits where groups are whole vectors of them:
+// float16 488 x 64 x 256 in 32 groups 0.77 of a copy's speed, by 8 bytes 0.67; but in 256 groups
+// 0.62 and 0.61, and the gradient 0.53 and 0.64.
+int VectorOf(const ForwardProblem& problem, const HeldColumnLayout& layout,
+             const ForwardBuffers& buffers) {
+  const bool aligned = AlignedTo(buffers.x, kVectorBytes) && AlignedTo(buffers.y, kVectorBytes) &&
+                       AlignedTo(buffers.gamma, kVectorBytes) &&
+                       AlignedTo(buffers.beta, kVectorBytes);
+  if (!aligned || layout.channels() % kHeldColumnVector != 0) return 1;
+  return SizeOf(problem.x) == 2 && layout.depth % 8 == 0 ? 8 : kHeldColumnVector;
+}
+
+// Where groups end within vectors, others are faster for many positions or, in 16 bits, channels.
+// Parts of a copy's speed on an H200, by the kernels before -> by these, n x s x channels (groups):
+// float32 122 x 256 x 256 (256) 0.75 -> 0.77, but 78 x 400 x 256 (256) 0.57 -> 0.55; float16 625 x
+// 100 x 256 (256) 0.54 -> 0.58, 1275 x 196 x 64 (64) 0.54 -> 0.56, but 244 x 256 x 256 (256) 0.63
+// -> 0.53.
+bool IsFaster(const ForwardProblem& problem, const HeldColumnShape& shape) {
+  if (shape.threads == 0) return false;
+  // 666666 x 12 with groups of 3: 0.28 -> 0.19.
+  if (shape.s == 1 && (shape.vector == 1 || !shape.whole)) return false;
+  if (shape.whole) return true;
+  if (shape.chunks > 1 && shape.threads > 128) return false;
+  return SizeOf(problem.x) == 4 || shape.s <= 100 || int64_t{shape.s} * shape.channels <= 32768;
+}
+
+}  // namespace
+
+Status LaunchForwardColumnsHeld(const ForwardPlan& plan, const ForwardBuffers& buffers, void*,
+                                void* stream, bool* launched) {
+  *launched = false;
+  const ForwardProblem& problem = plan.problem;
+  if (problem.in_double() || (problem.y != problem.x && problem.x != DType::kFloat)) {
+    return Status();
+  }
+  const HeldColumnLayout layout = HeldColumnLayout::Of(problem.geometry);
+  Arguments args = {};
+  args.shape = CutHeldColumns(layout, SizeOf(problem.x), VectorOf(problem, layout, buffers),
+                              kMostThreads, plan.device.multiprocessors);
+  const HeldColumnShape& shape = args.shape;
+  if (!IsFaster(problem, shape)) return Status();
+  args.problem = problem;
+  args.buffers = buffers;
+  args.inverse = 1.0f / static_cast<float>(problem.geometry.reduced);
+  const KernelPointer kernel = KernelFor(problem, shape);
+  const int64_t shared = Align16(shape.Parts() * static_cast<int64_t>(sizeof(Part))) +
+                         int64_t{shape.samples} * shape.groups * static_cast<int64_t>(sizeof(Line));
+  const int64_t blocks = CeilDiv(shape.n, shape.samples) * shape.chunks;
+  const char* const name = "normalization of columns that blocks hold";
+  *launched = true;
+  NV_NORMS_RETURN_IF_ERROR(AllowShared(kernel, shared, name));
+  return LaunchKernel(name, kernel, static_cast<unsigned>(blocks),
+                      static_cast<unsigned>(shape.threads), static_cast<size_t>(shared), 1, stream,
+                      args);
+}
+
+}  // namespace cuda
+}  // namespace nv_norms
