@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 SEED = 7
 
@@ -34,6 +35,24 @@ def _task(model: keras.Model, x: Any, random: np.random.Generator, batch: int) -
     return Task(model, x, random.normal(size=shape).astype(np.float32), norms)
 
 
+class Unnormalized(keras.layers.Layer):
+    """Gives back its input, but has gamma and beta of its channels.
+
+    Their gradients are zeros, so that an optimizer has as much to do as with a norm's.
+    """
+
+    def build(self, shape: tuple[int | None, ...]) -> None:
+        self.gamma = self.add_weight(shape=shape[-1:], initializer="ones", name="gamma")
+        self.beta = self.add_weight(shape=shape[-1:], initializer="zeros", name="beta")
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        @tf.custom_gradient
+        def same(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
+            return tf.identity(x), lambda dy: (dy, tf.zeros_like(gamma), tf.zeros_like(beta))
+
+        return same(x, tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta))
+
+
 def with_norm(model: keras.Model, norm: Callable[[], keras.layers.Layer]) -> keras.Model:
     """The same model with another layer in the place of each norm."""
 
@@ -50,8 +69,8 @@ def with_norm(model: keras.Model, norm: Callable[[], keras.layers.Layer]) -> ker
 
 
 def without_norms(task: Task) -> Task | None:
-    """The same with its norms taken out; None if some are inside other layers."""
-    model = with_norm(task.model, keras.layers.Identity)
+    """The same with its norms, not their parameters, taken out; None if a layer has one inside."""
+    model = with_norm(task.model, Unnormalized)
     if any(isinstance(layer, NORMS) for layer in model._flatten_layers()):
         return None
     return task._replace(model=model, norms=0)
