@@ -118,6 +118,10 @@ SegmentCut Search(const SegmentLayout& layout, const Device& device, int number_
       tiles_of(half) <= out.slots + 1) {
     out.blocks = static_cast<int>(half);
   }
+  // Where the segments of few rows cannot be shared out (1103 to a row), most of the GPU would be
+  // idle: float32 3 x 2206 x 712 in 2 groups took 2158 us, a copy 12.
+  const int64_t tiles = layout.rows * layout.segments * segment_tiles;
+  if (beside > 0 && layout.rows * out.blocks < std::min(most / 4, tiles / 16)) return SegmentCut();
   out.streaming = tiles_of(out.blocks) > out.slots;
   const int64_t fit = out.streaming ? resident(true) : most;
   out.teams = static_cast<int>(std::min(layout.rows, fit / out.blocks));
