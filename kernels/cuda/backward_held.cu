@@ -35,7 +35,7 @@ __device__ __forceinline__ void StoreRunSums(const Arguments& args, int row,
   constexpr int kUnit = RUNS == Runs::kNumbers ? VEC : 1;  // of a run's length, to a vector
   const int lane = threadIdx.x & (args.lanes - 1);
   const int runs = static_cast<int>(args.runs.layout.segments);
-  const int length = static_cast<int>(args.runs.length);
+  const int length = static_cast<int>(args.runs.length.value);
   const int at_once = static_cast<int>(blockDim.x) / args.lanes;
   for (int first = 0; first < runs; first += at_once) {
     const int run = first + static_cast<int>(threadIdx.x) / args.lanes;

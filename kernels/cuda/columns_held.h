@@ -8,6 +8,7 @@
 #ifndef NV_NORMS_KERNELS_CUDA_COLUMNS_HELD_H_
 #define NV_NORMS_KERNELS_CUDA_COLUMNS_HELD_H_
 
+#include "kernels/cuda/divisor.h"
 #include "kernels/cuda/norms.h"
 
 namespace nv_norms {
@@ -26,21 +27,6 @@ struct HeldColumnLayout {
   int64_t channels() const { return groups * depth; }
 
   static HeldColumnLayout Of(const Geometry& geometry);
-};
-
-// Divides by a number that is known when a kernel is launched.
-struct Divisor {
-  unsigned value;
-  unsigned inverse;  // 2^32 / value, rounded down
-
-  static Divisor Of(int64_t value) {
-    const auto of = static_cast<unsigned>(value);
-    return {of, 0xffffffffu / of};
-  }
-  NV_NORMS_HOST_DEVICE int Quotient(unsigned of) const {
-    const auto out = static_cast<unsigned>(uint64_t{of} * inverse >> 32);  // or one too few
-    return static_cast<int>(out + (of - out * value >= value ? 1 : 0));
-  }
 };
 
 struct HeldColumnShape {

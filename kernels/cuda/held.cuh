@@ -75,7 +75,7 @@ __device__ __forceinline__ HeldParams<RUNS> LoadHeldParams(const SegmentRuns& ru
   };
   if constexpr (RUNS == Runs::kNumbers) {
     const int run = runs.SegmentAt(vector * VEC);
-    out.own = static_cast<int>((run + 1) * runs.length - vector * VEC);
+    out.own = static_cast<int>((run + 1) * runs.length.value - vector * VEC);
     load(run, &out);
     if (out.own < VEC) load(run + 1, &out.others);
   } else {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 
+#include "kernels/cuda/divisor.h"
 #include "kernels/cuda/norms.h"
 #include "kernels/cuda/resident.h"
 
@@ -36,24 +37,16 @@ struct SegmentLayout {
 // Vectors, or numbers, that share a parameter, in a row that is walked through as a whole.
 struct SegmentRuns {
   SegmentLayout layout;
-  unsigned length;   // vectors, or numbers, of a segment
-  unsigned inverse;  // 2^32 / length, rounded down
+  Divisor length;  // vectors, or numbers, of a segment
 
   static SegmentRuns Of(const SegmentLayout& layout, int number_bytes) {
-    return OfLength(layout, layout.length * number_bytes / kVectorBytes);
+    return {layout, Divisor::Of(layout.length * number_bytes / kVectorBytes)};
   }
   static SegmentRuns OfNumbers(const SegmentLayout& layout) {
-    return OfLength(layout, layout.length);
-  }
-  static SegmentRuns OfLength(const SegmentLayout& layout, int64_t length) {
-    const auto count = static_cast<unsigned>(length);
-    return {layout, count, 0xffffffffu / count};
+    return {layout, Divisor::Of(layout.length)};
   }
   // Of a vector, or a number, of a row.
-  NV_NORMS_HOST_DEVICE int SegmentAt(unsigned at) const {
-    const auto segment = static_cast<unsigned>(uint64_t{at} * inverse >> 32);  // or one too few
-    return static_cast<int>(segment + (at - segment * length >= length ? 1 : 0));
-  }
+  NV_NORMS_HOST_DEVICE int SegmentAt(unsigned at) const { return length.Quotient(at); }
   // Rows are fewer than 2^31: see CutSegments.
   NV_NORMS_HOST_DEVICE int64_t ParamOf(int row, int segment) const {
     return static_cast<unsigned>(row) % static_cast<unsigned>(layout.modulus) * layout.row_stride +

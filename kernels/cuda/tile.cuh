@@ -44,6 +44,7 @@ inline ParamOf ParamOfTiles(const RowLayout& layout) {
 // Whether rows that are whole vectors of 16 bytes, for which there are other kernels, are short
 // enough where parameters belong to rows.
 inline bool SuitsTiles(const RowLayout& layout, int64_t size, int64_t most_own) {
+  if (layout.by_row() && layout.cols == 1) return false;
   return layout.cols <= kTileColumns &&
          (!layout.by_row() || layout.cols <= most_own || layout.cols * size % 16 != 0);
 }
