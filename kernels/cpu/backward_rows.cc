@@ -34,8 +34,8 @@ class Rows {
     task_.formula = problem.formula;
     task_.stat = problem.stat();
     task_.gamma = gamma_.data();
-    if (task_.gamma == nullptr && ParamByColumn(layout_)) {
-      ones_.assign(layout_.cols, A(1));
+    if (task_.gamma == nullptr && ParamsSideBySide(layout_)) {
+      ones_.assign(problem.geometry.params, A(1));
       task_.gamma = ones_.data();
     }
     task_.mean = buffers.mean;

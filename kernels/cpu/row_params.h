@@ -14,8 +14,13 @@ inline bool ParamByColumn(const RowLayout& rows) {
   return rows.col_divisor == 1 && rows.row_stride == 0;
 }
 
-// Otherwise: of column `begin` of `row`.
+// Neighbouring columns have neighbouring parameters: those above, and groups of [n, channels],
+// where every modulus-th row has the same.
+inline bool ParamsSideBySide(const RowLayout& rows) { return rows.col_divisor == 1; }
+
+// Of column `begin` of `row`.
 inline int64_t FirstParam(const RowLayout& rows, int64_t row, int64_t begin) {
+  if (ParamByColumn(rows)) return begin;
   return row % rows.modulus * rows.row_stride + begin / rows.col_divisor;
 }
 

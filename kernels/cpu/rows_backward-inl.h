@@ -73,9 +73,10 @@ NV_NORMS_INLINE GradientSums SumsOf(const RowBackward<T>& task, int64_t row, int
   using A = ComputedIn<T>;
   const A mean = static_cast<A>(StoredMean(task.formula, task.stat, task.mean, row));
   GradientSums total;
-  if (ParamByColumn(task.layout)) {
+  if (ParamsSideBySide(task.layout)) {
     double sums[3] = {};
-    AddGradientSums<true>(x, dy, task.gamma + begin, end - begin, mean, next, sums);
+    const A* gamma = task.gamma + FirstParam(task.layout, row, begin);
+    AddGradientSums<true>(x, dy, gamma, end - begin, mean, next, sums);
     total.Add({sums[0], sums[1], sums[2]});
     return total;
   }
@@ -226,12 +227,12 @@ NV_NORMS_INLINE void BackwardRunAs(const RowBackward<T>& task,
                                    int64_t begin, int64_t end, const T* x, const T* dy, T* dx,
                                    double* dgamma, double* dbeta) {
   using A = ComputedIn<T>;
-  if (ParamByColumn(task.layout)) {
-    BackwardColumnwise<1, stream>(&terms, x, dy, task.layout.cols, task.gamma + begin, end - begin,
+  const int64_t first = FirstParam(task.layout, row, begin);
+  if (ParamsSideBySide(task.layout)) {
+    BackwardColumnwise<1, stream>(&terms, x, dy, task.layout.cols, task.gamma + first, end - begin,
                                   end - begin, dx, 0, dgamma, dbeta);
     return;
   }
-  const int64_t first = FirstParam(task.layout, row, begin);
   ForParamRuns(task.layout, row, begin, end, [&](int64_t from, int64_t to, int64_t param) {
     const int64_t skip = from - begin;
     if (dgamma != nullptr || dbeta != nullptr) {

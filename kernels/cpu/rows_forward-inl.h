@@ -234,18 +234,21 @@ NV_NORMS_INLINE void NormalizeRun(const RowForward<T>& task, const Scaling<Compu
   const int64_t count = end - begin;
   if (gamma == nullptr && beta == nullptr) {
     NormalizeBy<stream, false, false>(x, count, scaling, gamma, beta, next, y);
-  } else if (!ParamByColumn(task.layout)) {
+  } else if (!ParamsSideBySide(task.layout)) {
     ForParamRuns(task.layout, row, begin, end, [&](int64_t from, int64_t to, int64_t param) {
       NormalizeScalar<stream>(
           x + (from - begin), to - from, scaling, gamma == nullptr ? A(1) : gamma[param],
           beta == nullptr ? A(0) : beta[param], next + (from - begin), y + (from - begin));
     });
-  } else if (beta == nullptr) {
-    NormalizeBy<stream, true, false>(x, count, scaling, gamma + begin, beta, next, y);
-  } else if (gamma == nullptr) {
-    NormalizeBy<stream, false, true>(x, count, scaling, gamma, beta + begin, next, y);
   } else {
-    NormalizeBy<stream, true, true>(x, count, scaling, gamma + begin, beta + begin, next, y);
+    const int64_t first = FirstParam(task.layout, row, begin);
+    if (beta == nullptr) {
+      NormalizeBy<stream, true, false>(x, count, scaling, gamma + first, beta, next, y);
+    } else if (gamma == nullptr) {
+      NormalizeBy<stream, false, true>(x, count, scaling, gamma, beta + first, next, y);
+    } else {
+      NormalizeBy<stream, true, true>(x, count, scaling, gamma + first, beta + first, next, y);
+    }
   }
 }
 

@@ -56,6 +56,9 @@ CASES = [
     ]],
     *[({"groups": groups, "channels_last": False}, shape) for groups, shape in [
         (-1, (2, 5, 9)), (-1, (3, 4, 20, 21)), (2, (3, 6, 7, 11)), (4, (2, 8, 130, 131)),
+        # groups of [n, channels]: short, long, and cut into slabs
+        (8, (37, 64)), (10, (11, 30)), (12, (13, 24)), (3, (19, 2400)), (4, (5, 9000)),
+        (2, (3, 40000)),
     ]],
 ]  # fmt: skip
 
