@@ -1,4 +1,4 @@
-// x is [rows, cols], a statistic a row.
+// x is [rows, cols], a statistic a row; or gathered as if it were.
 #include <algorithm>
 #include <vector>
 
@@ -20,16 +20,17 @@ class Rows {
  public:
   using A = ComputedIn<T>;
 
-  Rows(const BackwardProblem& problem, const BackwardBuffers& buffers,
-       const ParallelFor& parallel_for)
+  // gather: where the rows' elements lie, or null.
+  Rows(const BackwardProblem& problem, const BackwardBuffers& buffers, const RowLayout& layout,
+       const Gather* gather, const ParallelFor& parallel_for)
       : problem_(problem),
         buffers_(buffers),
         parallel_for_(parallel_for),
-        layout_(problem.geometry.rows),
+        layout_(layout),
         gamma_(problem.param, buffers.gamma, problem.geometry.params),
-        x_(problem.x, buffers.x),
-        dy_(problem.dy, buffers.dy),
-        dx_(problem.dx, buffers.dx) {
+        x_(problem.x, buffers.x, gather),
+        dy_(problem.dy, buffers.dy, gather),
+        dx_(problem.dx, buffers.dx, gather) {
     task_.layout = layout_;
     task_.formula = problem.formula;
     task_.stat = problem.stat();
@@ -233,7 +234,7 @@ class Rows {
   const BackwardProblem& problem_;
   const BackwardBuffers& buffers_;
   const ParallelFor& parallel_for_;
-  const RowLayout& layout_;
+  const RowLayout layout_;
   const Params<A> gamma_;
   std::vector<A> ones_;
   const Reader<T> x_;
@@ -247,10 +248,19 @@ class Rows {
 template <typename T>
 void BackwardRows(const BackwardProblem& problem, const BackwardBuffers& buffers,
                   const ParallelFor& parallel_for) {
-  Rows<T>(problem, buffers, parallel_for).Run();
+  Rows<T>(problem, buffers, problem.geometry.rows, nullptr, parallel_for).Run();
+}
+
+template <typename T>
+void BackwardGeneral(const BackwardProblem& problem, const BackwardBuffers& buffers,
+                     const ParallelFor& parallel_for) {
+  const Gather gather(problem.geometry);
+  Rows<T>(problem, buffers, gather.Rows(), &gather, parallel_for).Run();
 }
 
 NV_NORMS_INSTANTIATE(Backward, Rows)
+NV_NORMS_INSTANTIATE_AS(Backward, General, float)
+NV_NORMS_INSTANTIATE_AS(Backward, General, double)
 
 }  // namespace cpu
 }  // namespace nv_norms

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/cpu/gather.h"
 #include "kernels/cpu/types.h"
 #include "kernels/problem.h"
 
@@ -23,12 +24,13 @@ template <typename A>
 void Store(DType type, const A* from, int64_t count, void* to, int64_t offset);
 
 // Reads a tensor as T: in place where it is of that type, else, for T = float or double, through a
-// buffer of its own.
+// buffer of its own. gather: where the elements of a run lie, or null: side by side.
 template <typename T>
 class Reader {
  public:
-  Reader(DType type, const void* data) : type_(type), data_(data) {}
-  bool in_place() const { return type_ == TypeOf<T>(); }
+  Reader(DType type, const void* data, const Gather* gather = nullptr)
+      : type_(type), data_(data), gather_(gather) {}
+  bool in_place() const { return gather_ == nullptr && type_ == TypeOf<T>(); }
   // Valid until the next call.
   const T* Get(int64_t offset, int64_t count) {
     if (in_place()) return static_cast<const T*>(data_) + offset;
@@ -49,20 +51,27 @@ class Reader {
 
  private:
   void Fill(int64_t offset, int64_t count, T* to) {
-    if constexpr (std::is_floating_point_v<T>) Load(type_, data_, offset, count, to);
+    if constexpr (std::is_floating_point_v<T>) {
+      if (gather_ == nullptr) return Load(type_, data_, offset, count, to);
+      gather_->ForRuns(offset, count, [&](int64_t from, int64_t size, int64_t at) {
+        Load(type_, data_, from, size, to + at);
+      });
+    }
   }
 
   DType type_;
   const void* data_;
+  const Gather* gather_;
   std::vector<T> buffer_;
 };
 
-// Writes a tensor as T: get room for a run, fill it, commit it.
+// Writes a tensor as T: get room for a run, fill it, commit it. gather: as Reader's.
 template <typename T>
 class Writer {
  public:
-  Writer(DType type, void* data) : type_(type), data_(data) {}
-  bool in_place() const { return type_ == TypeOf<T>(); }
+  Writer(DType type, void* data, const Gather* gather = nullptr)
+      : type_(type), data_(data), gather_(gather) {}
+  bool in_place() const { return gather_ == nullptr && type_ == TypeOf<T>(); }
   T* Room(int64_t offset, int64_t count) {
     if (in_place()) return static_cast<T*>(data_) + offset;
     if (static_cast<int64_t>(buffer_.size()) < count) buffer_.resize(count);
@@ -73,7 +82,14 @@ class Writer {
     if constexpr (std::is_floating_point_v<T>) {
       if (in_place()) return;
       for (int64_t r = 0; r < rows; ++r) {
-        Store(type_, buffer_.data() + r * width, width, data_, offset + r * step);
+        const T* from = buffer_.data() + r * width;
+        if (gather_ == nullptr) {
+          Store(type_, from, width, data_, offset + r * step);
+          continue;
+        }
+        gather_->ForRuns(offset + r * step, width, [&](int64_t to, int64_t size, int64_t at) {
+          Store(type_, from + at, size, data_, to);
+        });
       }
     }
   }
@@ -82,6 +98,7 @@ class Writer {
  private:
   DType type_;
   void* data_;
+  const Gather* gather_;
   std::vector<T> buffer_;
 };
 

@@ -1,4 +1,4 @@
-// x is [rows, cols], a statistic a row.
+// x is [rows, cols], a statistic a row; or gathered as if it were.
 #include <algorithm>
 #include <vector>
 
@@ -71,19 +71,18 @@ void Slabs(const RowForward<T>& task, const Reader<T>& reader, const Writer<T>& 
   }
 }
 
-}  // namespace
-
+// gather: where the rows' elements lie, or null.
 template <typename T>
-void ForwardRows(const ForwardProblem& problem, const ForwardBuffers& buffers,
-                 const ParallelFor& parallel_for) {
+void ForwardAsRows(const ForwardProblem& problem, const ForwardBuffers& buffers,
+                   const RowLayout& layout, const Gather* gather, const ParallelFor& parallel_for) {
   using A = ComputedIn<T>;
   const Geometry& geometry = problem.geometry;
   const Params<A> gamma(problem.param, buffers.gamma, geometry.params);
   const Params<A> beta(problem.param, buffers.beta, geometry.params);
-  const Reader<T> reader(problem.x, buffers.x);
-  const Writer<T> writer(problem.y, buffers.y);
+  const Reader<T> reader(problem.x, buffers.x, gather);
+  const Writer<T> writer(problem.y, buffers.y, gather);
   RowForward<T> task;
-  task.layout = geometry.rows;
+  task.layout = layout;
   task.formula = problem.formula;
   task.epsilon = problem.epsilon;
   task.stat = problem.stat();
@@ -94,19 +93,35 @@ void ForwardRows(const ForwardProblem& problem, const ForwardBuffers& buffers,
   // In place, y's lines are in the cache already.
   task.stream = writer.in_place() && buffers.x != buffers.y &&
                 StreamOutput(geometry.elements * static_cast<int64_t>(sizeof(T)));
-  if (LongRows::Wanted(geometry.rows, sizeof(T))) {
+  if (LongRows::Wanted(layout, sizeof(T))) {
     Slabs<T>(task, reader, writer, parallel_for);
     return;
   }
-  const int64_t unit = RowsTogether(geometry.rows, kShortForward, 0);
-  const int64_t rows = geometry.rows.rows;
-  parallel_for((rows + unit - 1) / unit, unit * geometry.rows.cols,
-               [&](int64_t begin, int64_t end) {
-                 WholeRows<T>(task, reader, writer, begin * unit, std::min(end * unit, rows));
-               });
+  const int64_t unit = RowsTogether(layout, kShortForward, 0);
+  const int64_t rows = layout.rows;
+  parallel_for((rows + unit - 1) / unit, unit * layout.cols, [&](int64_t begin, int64_t end) {
+    WholeRows<T>(task, reader, writer, begin * unit, std::min(end * unit, rows));
+  });
+}
+
+}  // namespace
+
+template <typename T>
+void ForwardRows(const ForwardProblem& problem, const ForwardBuffers& buffers,
+                 const ParallelFor& parallel_for) {
+  ForwardAsRows<T>(problem, buffers, problem.geometry.rows, nullptr, parallel_for);
+}
+
+template <typename T>
+void ForwardGeneral(const ForwardProblem& problem, const ForwardBuffers& buffers,
+                    const ParallelFor& parallel_for) {
+  const Gather gather(problem.geometry);
+  ForwardAsRows<T>(problem, buffers, gather.Rows(), &gather, parallel_for);
 }
 
 NV_NORMS_INSTANTIATE(Forward, Rows)
+NV_NORMS_INSTANTIATE_AS(Forward, General, float)
+NV_NORMS_INSTANTIATE_AS(Forward, General, double)
 
 }  // namespace cpu
 }  // namespace nv_norms
