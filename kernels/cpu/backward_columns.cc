@@ -247,16 +247,19 @@ class Columns {
         const GradientTerms<A> t =
             TermsOf<A>(problem.formula, elements, problem.stat(), buffers.mean, buffers.rstd,
                        (first + n) * of_.layout_.groups + g, total);
-        for (int64_t copy = 0; copy < cut_.copies(); ++copy) {
-          for (int64_t c = g * depth; c < (g + 1) * depth; ++c) {
-            const int64_t to = at + copy * of_.channels_ + c;
-            high_[to] = t.high;
-            low_[to] = t.low;
-            rstd_[to] = t.rstd;
-            w_mean_[to] = t.w_mean;
-            slope_[to] = t.slope;
-            xhat_offset_[to] = t.xhat_offset;
-          }
+        for (int64_t to = at + g * depth; to < at + (g + 1) * depth; ++to) {
+          high_[to] = t.high;
+          low_[to] = t.low;
+          rstd_[to] = t.rstd;
+          w_mean_[to] = t.w_mean;
+          slope_[to] = t.slope;
+          xhat_offset_[to] = t.xhat_offset;
+        }
+      }
+      for (int64_t copy = 1; copy < cut_.copies(); ++copy) {
+        for (std::vector<A>* term : {&high_, &low_, &rstd_, &w_mean_, &slope_, &xhat_offset_}) {
+          A* const from = term->data() + at + channel;
+          std::copy(from, from + count, from + copy * of_.channels_);
         }
       }
     }

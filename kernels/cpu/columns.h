@@ -184,7 +184,11 @@ class ColumnCut {
     // Rows of whole cache lines in any type, if they are not too long then.
     const int64_t lines = kLine / std::gcd(channels_, kLine);
     const int64_t unit = lines * channels_ <= kWidest ? lines : 1;
-    copies_ = std::min(layout_.s, unit * std::max<int64_t>(1, kNarrow / (unit * channels_)));
+    // Few rows are not: columns of a row or two would have their moments put together one by one.
+    // One thread, AMD EPYC (AVX2), ns a number, 4 x 64 instance norm: 5.2 and 3.2, gradient 5.5
+    // and 3.5.
+    copies_ = std::min(std::max<int64_t>(1, layout_.s / 4),
+                       unit * std::max<int64_t>(1, kNarrow / (unit * channels_)));
   }
 
   ColumnLayout layout_;

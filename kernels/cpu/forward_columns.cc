@@ -148,10 +148,14 @@ class Columns {
         ForParts(n, channel, [&](int64_t at, double rows) {
           for (int64_t i = 0; i < count; ++i) sum[i] += rows * mean_[at + i];
         });
-        for (int64_t g = 0; g < count; g += depth) {
-          double total = 0;
-          for (int64_t i = g; i < g + depth; ++i) total += sum[i];
-          for (int64_t i = g; i < g + depth; ++i) mean[i] = total / elements;
+        if (depth == 1) {
+          for (int64_t i = 0; i < count; ++i) mean[i] = sum[i] / elements;
+        } else {
+          for (int64_t g = 0; g < count; g += depth) {
+            double total = 0;
+            for (int64_t i = g; i < g + depth; ++i) total += sum[i];
+            std::fill(&mean[g], &mean[g] + depth, total / elements);
+          }
         }
         std::fill(sum.begin(), sum.end(), 0.0);
       }
@@ -173,13 +177,15 @@ class Columns {
         const Scaling<A> scaling = FinishStatistic<A>(
             moments, problem.formula, problem.epsilon, problem.stat(),
             (first + n) * of_.layout_.groups + g, of_.buffers_.mean, of_.buffers_.rstd);
-        for (int64_t copy = 0; copy < cut_.copies(); ++copy) {
-          for (int64_t c = g * depth; c < (g + 1) * depth; ++c) {
-            const int64_t at = copy * of_.channels_ + c;
-            high[at] = scaling.high;
-            low[at] = scaling.low;
-            slope[at] = of_.by_row() ? scaling.rstd : scaling.rstd * of_.gamma_[c];
-          }
+        for (int64_t c = g * depth; c < (g + 1) * depth; ++c) {
+          high[c] = scaling.high;
+          low[c] = scaling.low;
+          slope[c] = of_.by_row() ? scaling.rstd : scaling.rstd * of_.gamma_[c];
+        }
+      }
+      for (int64_t copy = 1; copy < cut_.copies(); ++copy) {
+        for (A* term : {high, low, slope}) {
+          std::copy(term + channel, term + channel + count, term + copy * of_.channels_ + channel);
         }
       }
     }
