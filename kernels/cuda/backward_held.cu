@@ -24,8 +24,6 @@ struct Arguments {
   XhatLine<float>* lines;    // [rows]
 };
 
-enum class Behind { kNothing, kRelu, kSilu };
-
 // Sums over every run of columns, from those of its vectors in shared memory, in a fixed order. A
 // vector that has numbers of two runs is the former's; those of the latter are in its head, behind
 // the vectors.

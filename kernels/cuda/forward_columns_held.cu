@@ -55,14 +55,15 @@ __global__ void __launch_bounds__(kHeldColumnThreadBound, ITEMS == 8 || VEC == 8
   const int64_t base = (first_sample + place.sample) * shape.s * shape.channels;
   const X* const x = static_cast<const X*>(args.buffers.x) + base;
   const int count = place.live ? shape.CountAt(place.position) : 0;
+  const auto index = [&](int i) {
+    return int64_t{place.position + i * shape.positions} * shape.channels + place.channel;
+  };
   Bits<float, VEC> bits[ITEMS] = {};
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     if (i < count) {
       using C = Chunk<VEC * sizeof(X)>;
-      const int64_t at =
-          int64_t{place.position + i * shape.positions} * shape.channels + place.channel;
-      C::Split(__ldcs(reinterpret_cast<const typename C::Type*>(x + at)), bits[i].words);
+      C::Split(__ldcs(reinterpret_cast<const typename C::Type*>(x + index(i))), bits[i].words);
     }
   }
   // Two passes: the second one about the first one's mean, or nearly so.
@@ -172,9 +173,7 @@ __global__ void __launch_bounds__(kHeldColumnThreadBound, ITEMS == 8 || VEC == 8
         values[v] = (values[v] - shift[WHOLE ? 0 : v]) * scale[v] + beta[v];
       }
       if constexpr (ACTIVATED) Activator<float>(args.problem.activation).Apply(values);
-      const int64_t at =
-          int64_t{place.position + i * shape.positions} * shape.channels + place.channel;
-      StoreAs(static_cast<Y*>(args.buffers.y) + base + at, values);
+      StoreAs(static_cast<Y*>(args.buffers.y) + base + index(i), values);
     }
   }
 }
