@@ -10,10 +10,13 @@ namespace nv_norms {
 namespace cuda {
 namespace {
 
-// Of a block. Of a copy's speed on an H200, by the kernels before -> by these, n x s x channels
-// (groups): float32 31 x 196 x 1280 (32) with 250 threads 0.55 -> 0.71, but 54 x 576 x 256 (256)
-// with 288 0.55 -> 0.53.
+// Of a block, of few channels, and else. Of a copy's speed on an H200, by others -> by these, n x s
+// x channels (groups): float32 31 x 196 x 1280 (32) with 250 threads 0.55 -> 0.71, but 54 x 576 x
+// 256 (256) with 288 0.55 -> 0.53; 159 x 784 x 64 (8) with 392 threads 0.50 -> 0.59, float16 488 x
+// 1024 x 32 (8) with 512 0.39 -> 0.58.
 constexpr int kMostThreads = 256;
+constexpr int kMostThreadsOfFew = 512;
+constexpr int kFew = 64;
 
 struct Arguments {
   HeldColumnShape shape;
@@ -226,6 +229,9 @@ KernelPointer KernelOf(int items) {
   if constexpr (VEC > 1) {
     if (items == 1) return HeldColumnsKernel<X, D, VEC, 1, WHOLE, BEHIND>;
     if (items == 4) return HeldColumnsKernel<X, D, VEC, 4, WHOLE, BEHIND>;
+    if constexpr (sizeof(X) == 2) {
+      if (items == 16) return HeldColumnsKernel<X, D, VEC, 16, WHOLE, BEHIND>;
+    }
   }
   return HeldColumnsKernel<X, D, VEC, 8, WHOLE, BEHIND>;
 }
@@ -253,6 +259,14 @@ KernelPointer KernelFor(const BackwardProblem& problem, const HeldColumnShape& s
   });
 }
 
+// Vectors of a thread. Float16, with eight and with 16: 244 x 256 x 256 (32) 0.56 and 0.67, 625 x
+// 100 x 256 (256) 0.60 and 0.68, but of fewer positions in whole groups 217 x 144 x 512 (32) 0.60
+// and 0.56.
+int ItemsOf(const BackwardProblem& problem, const HeldColumnLayout& layout) {
+  const bool more = layout.s > 144 || layout.depth % kHeldColumnVector != 0;
+  return SizeOf(problem.x) == 2 && more ? 16 : 8;
+}
+
 // threads = 0: it does not suit. aligned: the tensors, to 16 bytes.
 HeldColumnShape ShapeOf(const BackwardPlan& plan, bool aligned) {
   const BackwardProblem& problem = plan.problem;
@@ -260,7 +274,9 @@ HeldColumnShape ShapeOf(const BackwardPlan& plan, bool aligned) {
   if (Activated(problem) && problem.formula != Formula::kCenter) return {};
   const HeldColumnLayout layout = HeldColumnLayout::Of(problem.geometry);
   const bool vectors = aligned && layout.channels() % kHeldColumnVector == 0;
-  return CutHeldColumns(layout, SizeOf(problem.x), vectors ? kHeldColumnVector : 1, kMostThreads,
+  return CutHeldColumns(layout, SizeOf(problem.x), vectors ? kHeldColumnVector : 1,
+                        ItemsOf(problem, layout),
+                        vectors && layout.channels() <= kFew ? kMostThreadsOfFew : kMostThreads,
                         plan.device.multiprocessors);
 }
 

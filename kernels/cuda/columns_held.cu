@@ -21,9 +21,9 @@ constexpr int64_t kPositionsToSum = 128;
 
 // Vectors of up to `most` positions to a thread, of few positions fewer: float32 7812 x 4 x 256
 // (32), the gradient, 0.72 with four and 0.68 with eight.
-int ItemsFor(int64_t s, int vector) {
+int ItemsFor(int64_t s, int vector, int most) {
   if (vector == 1) return 8;
-  return s == 1 ? 1 : s <= 4 ? 4 : 8;
+  return s == 1 ? 1 : s <= 4 ? 4 : s <= 16 ? 8 : most;
 }
 
 int FloorPowerOfTwo(int64_t at_most) {
@@ -66,10 +66,10 @@ HeldColumnLayout HeldColumnLayout::Of(const Geometry& geometry) {
 }
 
 HeldColumnShape CutHeldColumns(const HeldColumnLayout& layout, int64_t size, int vector,
-                               int most_threads, int multiprocessors) {
+                               int most_items, int most_threads, int multiprocessors) {
   HeldColumnShape out = {};
   const int64_t channels = layout.channels();
-  if (layout.n == 0 || layout.s > 8 * most_threads || channels >= kMostNumbers) {
+  if (layout.n == 0 || layout.s > int64_t{most_items} * most_threads || channels >= kMostNumbers) {
     return out;
   }
   out.n = layout.n;
@@ -78,7 +78,7 @@ HeldColumnShape CutHeldColumns(const HeldColumnLayout& layout, int64_t size, int
   out.depth = static_cast<int>(layout.depth);
   out.vector = vector;
   out.whole = layout.depth % vector == 0;
-  out.items = ItemsFor(layout.s, vector);
+  out.items = ItemsFor(layout.s, vector, most_items);
   out.positions = static_cast<int>(CeilDiv(layout.s, out.items));
   // Whole groups of whole vectors.
   const int64_t least = std::lcm(layout.depth, int64_t{vector}) / vector;

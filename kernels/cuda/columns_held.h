@@ -15,7 +15,7 @@ namespace nv_norms {
 namespace cuda {
 
 constexpr int kHeldColumnVector = 4;         // numbers
-constexpr int kHeldColumnThreadBound = 512;  // blocks have fewer, a thread at most 128 registers
+constexpr int kHeldColumnThreadBound = 512;  // of a block; a thread has at most 128 registers
 
 // The problems of this kind, [n, s, groups, depth] with parameters of channels: those of columns,
 // and group norm of [n, channels], which counts as rows.
@@ -60,10 +60,10 @@ struct HeldColumnShape {
   int64_t Parts() const { return int64_t{samples} * positions * PartsOfPosition(); }
 };
 
-// How to cut a problem whose numbers have so many bytes, in such vectors, into blocks of at most so
-// many threads; threads = 0: it does not suit.
+// How to cut a problem whose numbers have so many bytes, in such vectors, at most so many to a
+// thread, into blocks of at most so many threads; threads = 0: it does not suit.
 HeldColumnShape CutHeldColumns(const HeldColumnLayout& layout, int64_t size, int vector,
-                               int most_threads, int multiprocessors);
+                               int most_items, int most_threads, int multiprocessors);
 
 // *launched: whether types, alignment and sizes allowed it, and it was measured to pay.
 Status LaunchForwardColumnsHeld(const ForwardPlan& plan, const ForwardBuffers& buffers,

@@ -11,10 +11,20 @@ namespace nv_norms {
 namespace cuda {
 namespace {
 
-// Of a block. Of a copy's speed on an H200, by the kernels before -> by these, n x s x channels
-// (groups): float32 78 x 400 x 256 (32) with 200 threads 0.54 -> 0.76, but 31 x 196 x 1280 (32)
-// with 250 threads 0.62 -> 0.54.
-constexpr int kMostThreads = 224;
+// Vectors of a thread. Of a copy's speed on an H200, with eight and with 16, n x s x channels
+// (groups): float32 637 x 49 x 256 (32) 0.90 and 0.99, 312 x 100 x 256 (256) 0.73 and 0.82, float16
+// 1275 x 49 x 256 (256) 0.61 and 0.72; with 32 of 8 bytes 390 x 64 x 640 (32) 0.59 in place of
+// 0.69. Small tensors may have too few blocks then: 78 x 100 x 256 (32) 0.83 and 0.79.
+constexpr int kMostItems = 16;
+
+// Of a block; where what it has of a position ends within a sector of 32 bytes, with vectors of 16
+// bytes and of 8. By others -> by these: float32 30 x 1024 x 256 (32) with 256 threads 0.62 ->
+// 0.78, 19 x 1600 x 256 (32) with 400 0.53 -> 0.55; 80 bytes: 25 x 484 x 640 (32) with 155 threads
+// 0.65 -> 0.68, 21 x 576 x 640 (32) with 180 0.60 -> 0.54; float16 77 x 324 x 640 (32) with 210
+// 0.49 -> 0.62, 62 x 400 x 640 (32) with 250 0.56 -> 0.55.
+constexpr int kMostThreads = 288;
+constexpr int kMostThreadsOfRagged = 160;
+constexpr int kMostThreadsOfRaggedShort = 224;
 
 struct Arguments {
   HeldColumnShape shape;
@@ -39,7 +49,7 @@ struct Line {
 };
 
 template <typename X, typename Y, int VEC, int ITEMS, bool WHOLE, bool ACTIVATED>
-__global__ void __launch_bounds__(kHeldColumnThreadBound, ITEMS == 8 || VEC == 8 ? 1 : 2)
+__global__ void __launch_bounds__(kHeldColumnThreadBound, ITEMS >= 8 || VEC == 8 ? 1 : 2)
     HeldColumnsKernel(const __grid_constant__ Arguments args) {
   constexpr int PARTS = WHOLE ? 1 : VEC;  // of a vector
   extern __shared__ uint4 memory[];
@@ -185,6 +195,7 @@ KernelPointer KernelOf(int items) {
   if constexpr (VEC > 1) {
     if (items == 1) return HeldColumnsKernel<X, Y, VEC, 1, WHOLE, ACTIVATED>;
     if (items == 4) return HeldColumnsKernel<X, Y, VEC, 4, WHOLE, ACTIVATED>;
+    if (items == 16) return HeldColumnsKernel<X, Y, VEC, 16, WHOLE, ACTIVATED>;
   }
   return HeldColumnsKernel<X, Y, VEC, 8, WHOLE, ACTIVATED>;
 }
@@ -223,18 +234,22 @@ int VectorOf(const ForwardProblem& problem, const HeldColumnLayout& layout,
   return SizeOf(problem.x) == 2 && layout.depth % 8 == 0 ? 8 : kHeldColumnVector;
 }
 
-// Where groups end within vectors, others are faster for many positions or, in 16 bits, channels.
-// Parts of a copy's speed on an H200, by the kernels before -> by these, n x s x channels (groups):
-// float32 122 x 256 x 256 (256) 0.75 -> 0.77, but 78 x 400 x 256 (256) 0.57 -> 0.55; float16 625 x
-// 100 x 256 (256) 0.54 -> 0.58, 1275 x 196 x 64 (64) 0.54 -> 0.56, but 244 x 256 x 256 (256) 0.63
-// -> 0.53.
+// Where groups end within vectors, others are faster for many positions of many channels in 16 bits
+// or with ragged parts of a position: float32 30 x 1024 x 256 (256) 0.64 -> 0.70, 51 x 484 x 320
+// (32) 0.68 -> 0.58; float16 244 x 256 x 256 (256) 0.61 -> 0.64, 192 x 324 x 256 (256) 0.62 ->
+// 0.57; 2066 x 484 x 16 (16) 0.41 -> 0.71.
 bool IsFaster(const ForwardProblem& problem, const HeldColumnShape& shape) {
   if (shape.threads == 0) return false;
   // 666666 x 12 with groups of 3: 0.28 -> 0.19.
   if (shape.s == 1 && (shape.vector == 1 || !shape.whole)) return false;
-  if (shape.whole) return true;
-  if (shape.chunks > 1 && shape.threads > 128) return false;
-  return SizeOf(problem.x) == 4 || shape.s <= 100 || int64_t{shape.s} * shape.channels <= 32768;
+  const int64_t vector_bytes = shape.vector * SizeOf(problem.x);
+  const bool ragged = shape.vectors * vector_bytes % 32 != 0;
+  const int most = !ragged              ? kMostThreads
+                   : vector_bytes == 16 ? kMostThreadsOfRagged
+                                        : kMostThreadsOfRaggedShort;
+  if (shape.threads > most) return false;
+  return shape.whole || shape.chunks == 1 || shape.threads <= 128 ||
+         (SizeOf(problem.x) == 4 && !ragged);
 }
 
 }  // namespace
@@ -249,7 +264,7 @@ Status LaunchForwardColumnsHeld(const ForwardPlan& plan, const ForwardBuffers& b
   const HeldColumnLayout layout = HeldColumnLayout::Of(problem.geometry);
   Arguments args = {};
   args.shape = CutHeldColumns(layout, SizeOf(problem.x), VectorOf(problem, layout, buffers),
-                              kMostThreads, plan.device.multiprocessors);
+                              kMostItems, kMostThreads, plan.device.multiprocessors);
   const HeldColumnShape& shape = args.shape;
   if (!IsFaster(problem, shape)) return Status();
   args.problem = problem;

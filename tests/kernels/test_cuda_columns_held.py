@@ -38,6 +38,11 @@ SHAPES = [
     # groups of more parts than a warp has lanes; more than 128 threads, and just too many
     ((3, 4, 1024), 1, True), ((2, 144, 1280), 32, True), ((2, 225, 320), 8, True),
     ((2, 400, 256), 32, True), ((2, 577, 64), 8, True), ((3, 576, 16), 16, True),
+    # 16 vectors to a thread: just that many positions, one more; all that blocks take, and more
+    ((5, 17, 64), 8, True), ((3, 145, 32), 8, True), ((3, 160, 48), 48, True),
+    ((2, 324, 640), 32, True), ((2, 400, 96), 96, True), ((2, 484, 320), 32, True),
+    ((3, 1024, 16), 16, True), ((2, 1024, 64), 8, True), ((2, 1024, 32), 8, True),
+    ((2, 1025, 32), 8, True), ((2, 1152, 64), 64, True), ((2, 1153, 64), 8, True),
     # images of 7 x 7, and volumes
     ((5, 7, 7, 512), 32, True), ((3, 4, 4, 4, 64), 16, True), ((2, 14, 14, 256), 256, True),
     # no positions at all: groups of [n, channels], of whole vectors or not
