@@ -1,7 +1,6 @@
 """Norms of random shapes on one thread of a CPU, beside a copy: which take longest for a number.
 
-Lists of models have few of the shapes that a kernel may meet; a cut that is made for some may be
-a hundred times slower for others. Needs build/libnv_norms_cpu_kernels.so (build_cpu.sh).
+Needs build/libnv_norms_cpu_kernels.so (build_cpu.sh).
 
 Usage: python benchmarks/kernels/cpu_hunt.py [--seconds 40] [--seed 1] [--most 30]
 """
@@ -13,63 +12,15 @@ import math
 import random
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import cpu_library
 import ml_dtypes
 import numpy as np
+from random_cases import Case, random_case
 
 NUMBERS = 1 << 22  # of a tensor, at most
 TYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 MIXTURES = ["float32", "bfloat16", "float16", "float32:bfloat16"]  # of x and dx, and of y and dy
-
-
-class Case(NamedTuple):
-    """What is normalized: the kernels' arguments, and how many statistics and parameters it has."""
-
-    kind: str
-    shape: tuple[int, ...]
-    settings: dict[str, Any]
-    statistics: int
-    params: int
-
-
-def random_shape(rng: random.Random) -> tuple[int, ...]:
-    """Two to four dimensions of all sizes, most of them a multiple of 8, a quarter of NUMBERS."""
-    rank = rng.choice([2, 3, 3, 4])
-    left = int(NUMBERS * 2 ** rng.uniform(-3, -0.1))
-    sizes = []
-    for i in range(rank - 1):
-        size = int(2 ** rng.uniform(0, 1.7 * math.log2(max(2, left)) / (rank - i)))
-        size = min(size, left)
-        if size > 8 and rng.random() < 0.7:
-            size -= size % 8
-        sizes.append(size)
-        left = max(1, left // size)
-    sizes.append(left)
-    rng.shuffle(sizes)
-    return tuple(sizes)
-
-
-def random_case(rng: random.Random) -> Case:
-    kind = rng.choice(["layer", "rms", "instance", "group", "group"])
-    shape = random_shape(rng)
-    if kind in ("layer", "rms"):
-        axes = [len(shape) - 1]
-        if rng.random() < 0.5:
-            count = min(rng.choice([1, 1, 1, 2]), len(shape) - 1)
-            axes = sorted(rng.sample(range(len(shape)), count))
-        params = math.prod(shape[a] for a in axes)
-        formula = "rms" if kind == "rms" else "center"
-        settings = {"axis": axes, "formula": formula}
-        return Case(kind, shape, settings, math.prod(shape) // params, params)
-    last = rng.random() < 0.5
-    channels = shape[-1 if last else 1]
-    groups = channels
-    if kind == "group":
-        groups = rng.choice([g for g in range(1, min(channels, 64) + 1) if channels % g == 0])
-    settings = {"groups": groups, "channels_last": last}
-    return Case(kind, shape, settings, shape[0] * groups, channels)
 
 
 def nanoseconds(run: Callable[[], object]) -> float:
@@ -115,7 +66,7 @@ def main() -> None:
     found = []
     end = time.monotonic() + options.seconds
     while time.monotonic() < end:
-        case, mixture = random_case(rng), rng.choice(MIXTURES)
+        case, mixture = random_case(rng, NUMBERS), rng.choice(MIXTURES)
         found.append((case, mixture, measure(case, mixture, pool)))
     print(f"{cpu_library.target()}, seed {options.seed}, {len(found)} shapes; ns a number")
     for way in ("forward", "backward"):

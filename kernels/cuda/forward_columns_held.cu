@@ -14,17 +14,29 @@ namespace {
 // Vectors of a thread. Of a copy's speed on an H200, with eight and with 16, n x s x channels
 // (groups): float32 637 x 49 x 256 (32) 0.90 and 0.99, 312 x 100 x 256 (256) 0.73 and 0.82, float16
 // 1275 x 49 x 256 (256) 0.61 and 0.72; with 32 of 8 bytes 390 x 64 x 640 (32) 0.59 in place of
-// 0.69. Small tensors may have too few blocks then: 78 x 100 x 256 (32) 0.83 and 0.79.
+// 0.69.
 constexpr int kMostItems = 16;
+// But eight where all blocks run at once: float32 78 x 100 x 256 (32) 0.83 and 0.79, 312 x 25 x 64
+// (64) with a leaky relu 1.00 and 0.80.
+constexpr int kFewItems = 8;
 
-// Of a block; where what it has of a position ends within a sector of 32 bytes, with vectors of 16
-// bytes and of 8. By others -> by these: float32 30 x 1024 x 256 (32) with 256 threads 0.62 ->
-// 0.78, 19 x 1600 x 256 (32) with 400 0.53 -> 0.55; 80 bytes: 25 x 484 x 640 (32) with 155 threads
-// 0.65 -> 0.68, 21 x 576 x 640 (32) with 180 0.60 -> 0.54; float16 77 x 324 x 640 (32) with 210
-// 0.49 -> 0.62, 62 x 400 x 640 (32) with 250 0.56 -> 0.55.
+// Of a block: where it has not more than 64 bytes of a position; more; where that ends within a
+// sector of 32 bytes, with vectors of 16 bytes and of 8. By others -> by these: float32 30 x 1024 x
+// 256 (32) with 256 threads 0.62 -> 0.78, 19 x 1600 x 256 (32) with 400 0.53 -> 0.55; 512 bytes:
+// 434 x 144 x 128 (1) with 288 0.64 -> 0.56; 80 bytes: 25 x 484 x 640 (32) with 155 0.65 -> 0.68,
+// 21 x 576 x 640 (32) with 180 0.60 -> 0.54; float16 77 x 324 x 640 (32) with 210 0.49 -> 0.62, 62
+// x 400 x 640 (32) with 250 0.56 -> 0.55.
 constexpr int kMostThreads = 288;
+constexpr int kMostThreadsOfWide = 256;
 constexpr int kMostThreadsOfRagged = 160;
 constexpr int kMostThreadsOfRaggedShort = 224;
+
+int MostThreads(const HeldColumnShape& shape, int64_t size) {
+  const int64_t vector_bytes = shape.vector * size;
+  const int64_t bytes = shape.vectors * vector_bytes;
+  if (bytes % 32 != 0) return vector_bytes == 16 ? kMostThreadsOfRagged : kMostThreadsOfRaggedShort;
+  return bytes > 64 ? kMostThreadsOfWide : kMostThreads;
+}
 
 struct Arguments {
   HeldColumnShape shape;
@@ -242,14 +254,35 @@ bool IsFaster(const ForwardProblem& problem, const HeldColumnShape& shape) {
   if (shape.threads == 0) return false;
   // 666666 x 12 with groups of 3: 0.28 -> 0.19.
   if (shape.s == 1 && (shape.vector == 1 || !shape.whole)) return false;
-  const int64_t vector_bytes = shape.vector * SizeOf(problem.x);
-  const bool ragged = shape.vectors * vector_bytes % 32 != 0;
-  const int most = !ragged              ? kMostThreads
-                   : vector_bytes == 16 ? kMostThreadsOfRagged
-                                        : kMostThreadsOfRaggedShort;
-  if (shape.threads > most) return false;
-  return shape.whole || shape.chunks == 1 || shape.threads <= 128 ||
-         (SizeOf(problem.x) == 4 && !ragged);
+  const int64_t size = SizeOf(problem.x);
+  if (shape.threads > MostThreads(shape, size)) return false;
+  const bool ragged = shape.vectors * shape.vector * size % 32 != 0;
+  return shape.whole || shape.chunks == 1 || shape.threads <= 128 || (size == 4 && !ragged);
+}
+
+int64_t BlocksOf(const HeldColumnShape& shape) {
+  return CeilDiv(shape.n, shape.samples) * shape.chunks;
+}
+
+// Whether the blocks run at once, with 128 registers to a thread.
+bool RunAtOnce(const HeldColumnShape& shape, const Device& device) {
+  return BlocksOf(shape) <= int64_t{512 / shape.threads} * device.multiprocessors;
+}
+
+// threads = 0: others are faster.
+HeldColumnShape ShapeOf(const ForwardPlan& plan, const ForwardBuffers& buffers) {
+  const ForwardProblem& problem = plan.problem;
+  const HeldColumnLayout layout = HeldColumnLayout::Of(problem.geometry);
+  const int vector = VectorOf(problem, layout, buffers);
+  const auto cut = [&](int items) {
+    const HeldColumnShape shape = CutHeldColumns(layout, SizeOf(problem.x), vector, items,
+                                                 kMostThreads, plan.device.multiprocessors);
+    return IsFaster(problem, shape) ? shape : HeldColumnShape();
+  };
+  const HeldColumnShape most = cut(kMostItems);
+  if (most.threads == 0 || most.items < kMostItems) return most;
+  const HeldColumnShape few = cut(kFewItems);
+  return few.threads != 0 && RunAtOnce(few, plan.device) ? few : most;
 }
 
 }  // namespace
@@ -261,23 +294,20 @@ Status LaunchForwardColumnsHeld(const ForwardPlan& plan, const ForwardBuffers& b
   if (problem.in_double() || (problem.y != problem.x && problem.x != DType::kFloat)) {
     return Status();
   }
-  const HeldColumnLayout layout = HeldColumnLayout::Of(problem.geometry);
   Arguments args = {};
-  args.shape = CutHeldColumns(layout, SizeOf(problem.x), VectorOf(problem, layout, buffers),
-                              kMostItems, kMostThreads, plan.device.multiprocessors);
+  args.shape = ShapeOf(plan, buffers);
   const HeldColumnShape& shape = args.shape;
-  if (!IsFaster(problem, shape)) return Status();
+  if (shape.threads == 0) return Status();
   args.problem = problem;
   args.buffers = buffers;
   args.inverse = 1.0f / static_cast<float>(problem.geometry.reduced);
   const KernelPointer kernel = KernelFor(problem, shape);
   const int64_t shared = Align16(shape.Parts() * static_cast<int64_t>(sizeof(Part))) +
                          int64_t{shape.samples} * shape.groups * static_cast<int64_t>(sizeof(Line));
-  const int64_t blocks = CeilDiv(shape.n, shape.samples) * shape.chunks;
   const char* const name = "normalization of columns that blocks hold";
   *launched = true;
   NV_NORMS_RETURN_IF_ERROR(AllowShared(kernel, shared, name));
-  return LaunchKernel(name, kernel, static_cast<unsigned>(blocks),
+  return LaunchKernel(name, kernel, static_cast<unsigned>(BlocksOf(shape)),
                       static_cast<unsigned>(shape.threads), static_cast<size_t>(shared), 1, stream,
                       args);
 }

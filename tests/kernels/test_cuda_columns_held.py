@@ -43,6 +43,8 @@ SHAPES = [
     ((2, 324, 640), 32, True), ((2, 400, 96), 96, True), ((2, 484, 320), 32, True),
     ((3, 1024, 16), 16, True), ((2, 1024, 64), 8, True), ((2, 1024, 32), 8, True),
     ((2, 1025, 32), 8, True), ((2, 1152, 64), 64, True), ((2, 1153, 64), 8, True),
+    # more blocks than run at once on a large GPU, which have more vectors to a thread
+    ((2500, 17, 48), 8, True), ((700, 25, 192), 192, True), ((1100, 100, 24), 3, True),
     # images of 7 x 7, and volumes
     ((5, 7, 7, 512), 32, True), ((3, 4, 4, 4, 64), 16, True), ((2, 14, 14, 256), 256, True),
     # no positions at all: groups of [n, channels], of whole vectors or not

@@ -1,0 +1,60 @@
+"""Norms of random shapes, for cpu_hunt.py and gpu_hunt.py.
+
+Lists of models have few of the shapes that a kernel may meet; a cut that is made for some may be
+a hundred times slower for others.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any, NamedTuple
+
+
+class Case(NamedTuple):
+    """What is normalized: the kernels' arguments, and how many statistics and parameters it has."""
+
+    kind: str
+    shape: tuple[int, ...]
+    settings: dict[str, Any]
+    statistics: int
+    params: int
+
+
+def random_shape(rng: random.Random, numbers: int) -> tuple[int, ...]:
+    """Two to four dimensions of all sizes, most of them a multiple of 8; an eighth to all of it."""
+    rank = rng.choice([2, 3, 3, 4])
+    left = int(numbers * 2 ** rng.uniform(-3, -0.1))
+    sizes = []
+    for i in range(rank - 1):
+        size = int(2 ** rng.uniform(0, 1.7 * math.log2(max(2, left)) / (rank - i)))
+        size = min(size, left)
+        if size > 8 and rng.random() < 0.7:
+            size -= size % 8
+        sizes.append(size)
+        left = max(1, left // size)
+    sizes.append(left)
+    rng.shuffle(sizes)
+    return tuple(sizes)
+
+
+def random_case(rng: random.Random, numbers: int) -> Case:
+    """A layer, RMS, instance or group norm of at most so many numbers."""
+    kind = rng.choice(["layer", "rms", "instance", "group", "group"])
+    shape = random_shape(rng, numbers)
+    if kind in ("layer", "rms"):
+        axes = [len(shape) - 1]
+        if rng.random() < 0.5:
+            count = min(rng.choice([1, 1, 1, 2]), len(shape) - 1)
+            axes = sorted(rng.sample(range(len(shape)), count))
+        params = math.prod(shape[a] for a in axes)
+        formula = "rms" if kind == "rms" else "center"
+        settings = {"axis": axes, "formula": formula}
+        return Case(kind, shape, settings, math.prod(shape) // params, params)
+    last = rng.random() < 0.5
+    channels = shape[-1 if last else 1]
+    groups = channels
+    if kind == "group":
+        groups = rng.choice([g for g in range(1, min(channels, 64) + 1) if channels % g == 0])
+    settings = {"groups": groups, "channels_last": last}
+    return Case(kind, shape, settings, shape[0] * groups, channels)
