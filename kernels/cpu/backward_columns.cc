@@ -54,6 +54,10 @@ class Columns {
 
  private:
   bool by_row() const { return layout_.s_stride != 0; }
+  // And rstd has the type that is computed in.
+  bool columns_are_statistics() const {
+    return layout_.depth == 1 && SizeOf(problem_.stat()) == sizeof(A);
+  }
   // A column problem's parameters are in the order of its rows, or of its channels.
   int64_t params() const { return by_row() ? layout_.s : channels_; }
 
@@ -219,12 +223,8 @@ class Columns {
     }
 
     void FinishGroups(int64_t first, int64_t n, int64_t begin, int64_t end) {
-      const BackwardProblem& problem = of_.problem_;
-      const BackwardBuffers& buffers = of_.buffers_;
-      const int64_t depth = of_.layout_.depth;
-      const int64_t channel = begin * depth;
-      const int64_t count = (end - begin) * depth;
-      const double elements = static_cast<double>(of_.layout_.s * depth);
+      const int64_t channel = begin * of_.layout_.depth;
+      const int64_t count = (end - begin) * of_.layout_.depth;
       double* totals[3] = {&e_[n * of_.channels_ + channel], &dy_[n * of_.channels_ + channel],
                            &dy_e_[n * of_.channels_ + channel]};
       for (int i = 0; i < 3; ++i) {
@@ -237,12 +237,56 @@ class Columns {
         }
       }
       const int64_t at = n * cut_.columns();
+      if (of_.columns_are_statistics()) {
+        FinishColumns(first, n, begin, end);
+      } else {
+        FinishEachGroup(first, n, begin, end);
+      }
+      for (int64_t copy = 1; copy < cut_.copies(); ++copy) {
+        for (std::vector<A>* term : {&high_, &low_, &rstd_, &w_mean_, &slope_, &xhat_offset_}) {
+          A* const from = term->data() + at + channel;
+          std::copy(from, from + count, from + copy * of_.channels_);
+        }
+      }
+    }
+
+    void FinishColumns(int64_t first, int64_t n, int64_t begin, int64_t end) {
+      const int64_t sums = n * of_.channels_ + begin;
+      const int64_t at = n * cut_.columns() + begin;
+      ColumnGradientStatistics<A> task;
+      task.formula = of_.problem_.formula;
+      task.elements = static_cast<double>(of_.layout_.s);
+      task.columns = end - begin;
+      task.e = &e_[sums];
+      task.dy = &dy_[sums];
+      task.dy_e = &dy_e_[sums];
+      task.gamma = of_.by_row() ? nullptr : &of_.gamma_[begin];
+      task.mean = &mean_[at];
+      task.stored_rstd =
+          static_cast<const A*>(of_.buffers_.rstd) + (first + n) * of_.layout_.groups + begin;
+      task.high = &high_[at];
+      task.low = &low_[at];
+      task.rstd = &rstd_[at];
+      task.w_mean = &w_mean_[at];
+      task.slope = &slope_[at];
+      task.xhat_offset = &xhat_offset_[at];
+      KernelsFor<T>().finish_column_gradients(task);
+    }
+
+    void FinishEachGroup(int64_t first, int64_t n, int64_t begin, int64_t end) {
+      const BackwardProblem& problem = of_.problem_;
+      const BackwardBuffers& buffers = of_.buffers_;
+      const int64_t depth = of_.layout_.depth;
+      const double elements = static_cast<double>(of_.layout_.s * depth);
+      const int64_t at = n * cut_.columns();
+      const double* const e = &e_[n * of_.channels_];
+      const double* const dy = &dy_[n * of_.channels_];
+      const double* const dy_e = &dy_e_[n * of_.channels_];
       for (int64_t g = begin; g < end; ++g) {
         GradientSums total;
         for (int64_t c = g * depth; c < (g + 1) * depth; ++c) {
           const double gamma = of_.by_row() ? 1.0 : static_cast<double>(of_.gamma_[c]);
-          const int64_t i = c - channel;
-          total.Add({totals[0][i], totals[1][i] * gamma, totals[2][i] * gamma});
+          total.Add({e[c], dy[c] * gamma, dy_e[c] * gamma});
         }
         const GradientTerms<A> t =
             TermsOf<A>(problem.formula, elements, problem.stat(), buffers.mean, buffers.rstd,
@@ -254,12 +298,6 @@ class Columns {
           w_mean_[to] = t.w_mean;
           slope_[to] = t.slope;
           xhat_offset_[to] = t.xhat_offset;
-        }
-      }
-      for (int64_t copy = 1; copy < cut_.copies(); ++copy) {
-        for (std::vector<A>* term : {&high_, &low_, &rstd_, &w_mean_, &slope_, &xhat_offset_}) {
-          A* const from = term->data() + at + channel;
-          std::copy(from, from + count, from + copy * of_.channels_);
         }
       }
     }

@@ -33,6 +33,13 @@ class Columns {
       columns_beta_.resize(cut_.columns());
       Repeat(columns_beta_.data(), channels_, cut_.columns());
     }
+    for (int64_t slab = 0; slab < cut_.slabs(); ++slab) {
+      const double rows = static_cast<double>(cut_.SlabRows(slab));
+      // The last slab may end after whole copies.
+      for (int64_t at = 0; at < cut_.SlabColumns(slab); at += channels_) {
+        parts_.push_back({slab * cut_.columns() + at, rows});
+      }
+    }
     // In place, y's lines are in the cache already.
     stream_ = y_.in_place() && buffers.x != buffers.y &&
               StreamOutput(problem.geometry.elements * static_cast<int64_t>(sizeof(T)));
@@ -61,6 +68,10 @@ class Columns {
 
  private:
   bool by_row() const { return layout_.s_stride != 0; }
+  // And mean and rstd have the type that is computed in.
+  bool columns_are_statistics() const {
+    return layout_.depth == 1 && SizeOf(problem_.stat()) == sizeof(A);
+  }
 
   // What a thread has of its own.
   struct Task {
@@ -136,6 +147,47 @@ class Columns {
     // Groups [begin, end) of sample `n`: means and squares of the columns of a channel put
     // together, then of the channels of a group.
     void FinishGroups(int64_t first, int64_t n, int64_t begin, int64_t end) {
+      if (of_.columns_are_statistics()) {
+        FinishColumns(first, n, begin, end);
+      } else {
+        FinishEachGroup(first, n, begin, end);
+      }
+      const int64_t channel = begin * of_.layout_.depth;
+      const int64_t count = (end - begin) * of_.layout_.depth;
+      for (int64_t copy = 1; copy < cut_.copies(); ++copy) {
+        for (std::vector<A>* terms : {&high_, &low_, &slope_}) {
+          A* const from = terms->data() + n * cut_.columns() + channel;
+          std::copy(from, from + count, from + copy * of_.channels_);
+        }
+      }
+    }
+
+    void FinishColumns(int64_t first, int64_t n, int64_t begin, int64_t end) {
+      const ForwardProblem& problem = of_.problem_;
+      const int64_t stat = (first + n) * of_.layout_.groups + begin;
+      const int64_t of_sample = n * cut_.slabs() * cut_.columns() + begin;
+      const int64_t at = n * cut_.columns() + begin;
+      ColumnStatistics<A> task;
+      task.formula = problem.formula;
+      task.epsilon = problem.epsilon;
+      task.elements = static_cast<double>(of_.layout_.s);
+      task.columns = end - begin;
+      task.parts = of_.parts_.data();
+      task.count = static_cast<int64_t>(of_.parts_.size());
+      task.mean = &mean_[of_sample];
+      task.m2 = &m2_[of_sample];
+      task.gamma = of_.by_row() ? nullptr : &of_.gamma_[begin];
+      task.high = &high_[at];
+      task.low = &low_[at];
+      task.slope = &slope_[at];
+      if (of_.buffers_.mean != nullptr) {
+        task.stored_mean = static_cast<A*>(of_.buffers_.mean) + stat;
+      }
+      task.stored_rstd = static_cast<A*>(of_.buffers_.rstd) + stat;
+      KernelsFor<T>().finish_columns(task);
+    }
+
+    void FinishEachGroup(int64_t first, int64_t n, int64_t begin, int64_t end) {
       const ForwardProblem& problem = of_.problem_;
       const int64_t depth = of_.layout_.depth;
       const int64_t channel = begin * depth;
@@ -148,14 +200,10 @@ class Columns {
         ForParts(n, channel, [&](int64_t at, double rows) {
           for (int64_t i = 0; i < count; ++i) sum[i] += rows * mean_[at + i];
         });
-        if (depth == 1) {  // 3.3 ns a number of 4 x 64 by itself, 3.6 as groups
-          for (int64_t i = 0; i < count; ++i) mean[i] = sum[i] / elements;
-        } else {
-          for (int64_t g = 0; g < count; g += depth) {
-            double total = 0;
-            for (int64_t i = g; i < g + depth; ++i) total += sum[i];
-            std::fill(&mean[g], &mean[g] + depth, total / elements);
-          }
+        for (int64_t g = 0; g < count; g += depth) {
+          double total = 0;
+          for (int64_t i = g; i < g + depth; ++i) total += sum[i];
+          std::fill(&mean[g], &mean[g] + depth, total / elements);
         }
         std::fill(sum.begin(), sum.end(), 0.0);
       }
@@ -183,24 +231,13 @@ class Columns {
           slope[c] = of_.by_row() ? scaling.rstd : scaling.rstd * of_.gamma_[c];
         }
       }
-      for (int64_t copy = 1; copy < cut_.copies(); ++copy) {
-        for (A* term : {high, low, slope}) {
-          std::copy(term + channel, term + channel + count, term + copy * of_.channels_ + channel);
-        }
-      }
     }
 
-    // Calls visit(index of the mean of column `channel`, rows) for all slabs and copies.
+    // Calls visit(index of the mean of column `channel`, rows) for all parts of a sample.
     template <typename Visit>
     void ForParts(int64_t n, int64_t channel, const Visit& visit) const {
-      for (int64_t slab = 0; slab < cut_.slabs(); ++slab) {
-        const int64_t base = (n * cut_.slabs() + slab) * cut_.columns();
-        const double rows = static_cast<double>(cut_.SlabRows(slab));
-        // The last slab may end after whole copies.
-        for (int64_t at = channel; at < cut_.SlabColumns(slab); at += of_.channels_) {
-          visit(base + at, rows);
-        }
-      }
+      const int64_t base = n * cut_.slabs() * cut_.columns() + channel;
+      for (const ColumnPart& part : of_.parts_) visit(base + part.at, part.rows);
     }
 
     void NormalizeTile(const Tile& tile, int64_t next, Task* task) {
@@ -245,6 +282,7 @@ class Columns {
   std::vector<A> gamma_;
   std::vector<A> beta_;
   std::vector<A> columns_beta_;
+  std::vector<ColumnPart> parts_;  // of a sample, each of all its channels
   bool stream_ = false;
 };
 

@@ -96,6 +96,53 @@ struct ColumnGradient {
   double* row_dbeta = nullptr;
 };
 
+// A part of a sample whose columns have moments of their own: where these begin, and its rows.
+struct ColumnPart {
+  int64_t at = 0;
+  double rows = 0;
+};
+
+// Columns that are a statistic each: of parts, the means and squares about them. What normalizes
+// them (ColumnScaling; gamma: 1 where null), and where mean (unless null) and rstd are stored.
+template <typename A>
+struct ColumnStatistics {
+  Formula formula = Formula::kCenter;
+  double epsilon = 0;
+  double elements = 0;  // of a statistic
+  int64_t columns = 0;
+  const ColumnPart* parts = nullptr;
+  int64_t count = 0;  // of them
+  const double* mean = nullptr;
+  const double* m2 = nullptr;
+  const A* gamma = nullptr;
+  A* high = nullptr;
+  A* low = nullptr;
+  A* slope = nullptr;
+  A* stored_mean = nullptr;
+  A* stored_rstd = nullptr;
+};
+
+// The same for the gradient: of sums of e, dy and dy * e (GradientSums), what dx needs
+// (GradientTerms).
+template <typename A>
+struct ColumnGradientStatistics {
+  Formula formula = Formula::kCenter;
+  double elements = 0;
+  int64_t columns = 0;
+  const double* e = nullptr;
+  const double* dy = nullptr;
+  const double* dy_e = nullptr;
+  const A* gamma = nullptr;
+  const A* mean = nullptr;
+  const A* stored_rstd = nullptr;
+  A* high = nullptr;
+  A* low = nullptr;
+  A* rstd = nullptr;
+  A* w_mean = nullptr;
+  A* slope = nullptr;
+  A* xhat_offset = nullptr;
+};
+
 // Room for sums of `width` columns, for the widest vectors.
 inline int64_t Padded(int64_t width) { return (width + 15) / 16 * 16; }
 
@@ -137,6 +184,9 @@ struct Kernels {
   void (*tile_input_gradient)(const ColumnTile<T>& tile, const T* dy, int64_t dy_step,
                               const ColumnGradient<A>& gradient, bool stream, T* dx,
                               int64_t dx_step);
+
+  void (*finish_columns)(const ColumnStatistics<A>& task);
+  void (*finish_column_gradients)(const ColumnGradientStatistics<A>& task);
 
   void (*load)(const T* from, int64_t count, A* to);
   void (*store)(const A* from, int64_t count, T* to);

@@ -3,6 +3,7 @@
 //   NV_NORMS_VECTOR_BYTES   the size of its vectors
 // All other headers come before the pragma: their inline functions are shared with code for any
 // CPU.
+#include "kernels/cpu/column_statistics-inl.h"
 #include "kernels/cpu/columns-inl.h"
 #include "kernels/cpu/rows_backward-inl.h"
 #include "kernels/cpu/rows_forward-inl.h"
@@ -74,6 +75,8 @@ constexpr Kernels<T> MakeKernels() {
   out.tile_normalize = TileNormalize<T>;
   out.tile_gradient_sums = TileGradientSums<T>;
   out.tile_input_gradient = TileInputGradient<T>;
+  out.finish_columns = FinishColumns<ComputedIn<T>>;
+  out.finish_column_gradients = FinishColumnGradients<ComputedIn<T>>;
   out.load = Convert<T, ComputedIn<T>>;
   out.store = Convert<ComputedIn<T>, T>;
   return out;
