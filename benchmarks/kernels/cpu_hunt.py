@@ -7,7 +7,6 @@ Usage: python benchmarks/kernels/cpu_hunt.py [--seconds 40] [--seed 1] [--most 3
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 import time
@@ -16,7 +15,7 @@ from collections.abc import Callable
 import cpu_library
 import ml_dtypes
 import numpy as np
-from random_cases import Case, random_case
+from random_cases import Case, parse_options, random_case, show_farthest
 
 NUMBERS = 1 << 22  # of a tensor, at most
 TYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -54,27 +53,17 @@ def measure(case: Case, mixture: str, pool: np.ndarray) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=40)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--most", type=int, default=30, help="lines for each of the two ways")
-    options = parser.parse_args()
+    options = parse_options(__doc__)
     rng = random.Random(options.seed)
     pool = np.random.default_rng(options.seed).normal(size=NUMBERS).astype(np.float32)
     found = []
     end = time.monotonic() + options.seconds
     while time.monotonic() < end:
         case, mixture = random_case(rng, NUMBERS), rng.choice(MIXTURES)
-        found.append((case, mixture, measure(case, mixture, pool)))
+        took = measure(case, mixture, pool)
+        found.append((f"(copy {took['copy']:.2f})  {mixture}  {case}", took))
     print(f"{cpu_library.target()}, seed {options.seed}, {len(found)} shapes; ns a number")
-    for way in ("forward", "backward"):
-        mean = math.exp(sum(math.log(took[way]) for *_, took in found) / len(found))
-        print(f"{way}: geometric mean {mean:.2f}, longest:")
-        for case, mixture, took in sorted(found, key=lambda f: -f[2][way])[: options.most]:
-            place = f"{case.kind} {'x'.join(map(str, case.shape))} {case.settings}"
-            print(f"{took[way]:9.2f} (copy {took['copy']:.2f})  {mixture}  {place}")
+    show_farthest(found, options.most, "9.2f", largest=True, word="longest")
 
 
 if __name__ == "__main__":

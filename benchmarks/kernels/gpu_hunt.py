@@ -7,15 +7,13 @@ Usage: python benchmarks/kernels/gpu_hunt.py [--seconds 40] [--seed 1] [--most 3
 
 from __future__ import annotations
 
-import argparse
-import math
 import random
 import time
 
 import library
 import torch
 from columns import Timer
-from random_cases import Case, random_case
+from random_cases import Case, parse_options, random_case, show_farthest
 
 NUMBERS = 1 << 24  # of a tensor, at most
 MIXTURES = ["float32", "bfloat16", "float16", "float32:float16"]  # of x and dx, and of y and dy
@@ -51,13 +49,7 @@ def measure(timer: Timer, case: Case, mixture: str, slope: float | None) -> dict
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=40)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--most", type=int, default=30, help="lines for each of the two ways")
-    options = parser.parse_args()
+    options = parse_options(__doc__)
     rng = random.Random(options.seed)
     torch.manual_seed(options.seed)
     timer = Timer()
@@ -66,16 +58,12 @@ def main() -> None:
     while time.monotonic() < end:
         case, mixture = random_case(rng, NUMBERS), rng.choice(MIXTURES)
         slope = rng.choice(SLOPES) if case.kind in ("instance", "group") else None
-        found.append((case, mixture, slope, measure(timer, case, mixture, slope)))
+        parts = measure(timer, case, mixture, slope)
+        behind = "" if slope is None else f", leaky relu {slope}"
+        found.append((f"(copy {parts['copy']:.0f} us)  {mixture}  {case}{behind}", parts))
     name = torch.cuda.get_device_name()
     print(f"{name}, seed {options.seed}, {len(found)} shapes; part of a copy's speed")
-    for way in ("forward", "backward"):
-        mean = math.exp(sum(math.log(parts[way]) for *_, parts in found) / len(found))
-        print(f"{way}: geometric mean {mean:.2f}, least:")
-        for case, mixture, slope, parts in sorted(found, key=lambda f: f[3][way])[: options.most]:
-            place = f"{case.kind} {'x'.join(map(str, case.shape))} {case.settings}"
-            behind = "" if slope is None else f", leaky relu {slope}"
-            print(f"{parts[way]:7.3f} (copy {parts['copy']:.0f} us)  {mixture}  {place}{behind}")
+    show_farthest(found, options.most, "7.3f", largest=False, word="least")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,10 @@ a hundred times slower for others.
 
 from __future__ import annotations
 
+import argparse
 import math
 import random
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 
@@ -19,6 +21,9 @@ class Case(NamedTuple):
     settings: dict[str, Any]
     statistics: int
     params: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} {'x'.join(map(str, self.shape))} {self.settings}"
 
 
 def random_shape(rng: random.Random, numbers: int) -> tuple[int, ...]:
@@ -58,3 +63,29 @@ def random_case(rng: random.Random, numbers: int) -> Case:
         groups = rng.choice([g for g in range(1, min(channels, 64) + 1) if channels % g == 0])
     settings = {"groups": groups, "channels_last": last}
     return Case(kind, shape, settings, shape[0] * groups, channels)
+
+
+def parse_options(doc: str) -> argparse.Namespace:
+    """Of the command line: seconds, seed and most."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=40)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--most", type=int, default=30, help="lines for each of the two ways")
+    return parser.parse_args()
+
+
+def show_farthest(
+    found: Sequence[tuple[str, dict[str, float]]], most: int, form: str, largest: bool, word: str
+) -> None:
+    """Prints of each way the geometric mean and the `most` largest (or least) of its numbers.
+
+    found: what was measured, and "forward" and "backward" of it, to be printed by `form`.
+    """
+    for way in ("forward", "backward"):
+        mean = math.exp(sum(math.log(numbers[way]) for _, numbers in found) / len(found))
+        print(f"{way}: geometric mean {mean:.2f}, {word}:")
+        in_order = sorted(found, key=lambda one: one[1][way], reverse=largest)
+        for text, numbers in in_order[:most]:
+            print(f"{numbers[way]:{form}} {text}")
