@@ -15,7 +15,7 @@ from collections.abc import Callable
 import cpu_library
 import ml_dtypes
 import numpy as np
-from random_cases import Case, parse_options, random_case, show_farthest
+from random_cases import Case, options_parser, random_case, show_farthest
 
 NUMBERS = 1 << 22  # of a tensor, at most
 TYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -53,7 +53,7 @@ def measure(case: Case, mixture: str, pool: np.ndarray) -> dict[str, float]:
 
 
 def main() -> None:
-    options = parse_options(__doc__)
+    options = options_parser(__doc__).parse_args()
     rng = random.Random(options.seed)
     pool = np.random.default_rng(options.seed).normal(size=NUMBERS).astype(np.float32)
     found = []

@@ -13,7 +13,7 @@ import time
 import library
 import torch
 from columns import Timer
-from random_cases import Case, parse_options, random_case, show_farthest
+from random_cases import Case, options_parser, random_case, show_farthest
 
 NUMBERS = 1 << 24  # of a tensor, at most
 MIXTURES = ["float32", "bfloat16", "float16", "float32:float16"]  # of x and dx, and of y and dy
@@ -49,7 +49,7 @@ def measure(timer: Timer, case: Case, mixture: str, slope: float | None) -> dict
 
 
 def main() -> None:
-    options = parse_options(__doc__)
+    options = options_parser(__doc__).parse_args()
     rng = random.Random(options.seed)
     torch.manual_seed(options.seed)
     timer = Timer()

@@ -1,4 +1,4 @@
-"""Norms of random shapes, for cpu_hunt.py and gpu_hunt.py.
+"""Norms of random shapes, for cpu_hunt.py, gpu_hunt.py and compare.py.
 
 Lists of models have few of the shapes that a kernel may meet; a cut that is made for some may be
 a hundred times slower for others.
@@ -65,7 +65,7 @@ def random_case(rng: random.Random, numbers: int) -> Case:
     return Case(kind, shape, settings, shape[0] * groups, channels)
 
 
-def parse_options(doc: str) -> argparse.Namespace:
+def options_parser(doc: str) -> argparse.ArgumentParser:
     """Of the command line: seconds, seed and most."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -73,7 +73,7 @@ def parse_options(doc: str) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=40)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--most", type=int, default=30, help="lines for each of the two ways")
-    return parser.parse_args()
+    return parser
 
 
 def show_farthest(

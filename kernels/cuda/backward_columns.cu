@@ -274,12 +274,18 @@ void PlanBackwardColumns(BackwardPlan* plan) {
   const int64_t blocks = geometry.columns.n * plan->slabs.count * geometry.columns.channels();
   if (blocks >= int64_t{1} << 31 || geometry.statistics >= int64_t{1} << 31) {
     plan->kernel = Kernel::kGeneral;
-    plan->workspace = Align16(TermsBytes(plan->problem));
     return;
   }
   plan->workspace = PartialsBytes(*plan) + Align16(TermsBytes(plan->problem)) +
                     Align16(XhatLineBytes(plan->problem)) + RowParamsBytes(*plan);
+  if (GeneralMaySuitColumns(geometry.columns, plan->slabs, /*backward=*/true)) {
+    plan->workspace = std::max(plan->workspace, BackwardGeneralBytes(*plan));
+  }
   PlanBackwardColumnsResident(plan);
+  if (GeneralSuitsAxis(geometry.columns, plan->strips)) {
+    plan->kernel = Kernel::kGeneral;
+    return;
+  }
   PlanBackwardColumnsStream(plan);
   PlanBackwardColumnsAxis(plan);
   PlanBackwardColumnsHeld(plan);
@@ -311,6 +317,11 @@ Status LaunchBackwardColumns(const BackwardPlan& plan, const BackwardBuffers& bu
                        VectorAligned(buffers.x, problem.x, kColumnVector) &&
                        VectorAligned(buffers.dy, problem.dy, kColumnVector) &&
                        VectorAligned(buffers.dx, problem.dx, kColumnVector);
+  const int vector = vectors ? kColumnVector : 1;
+  if (!ActivatedInColumns(problem) &&
+      GeneralSuitsColumns(problem.geometry.columns, plan.slabs, vector, /*backward=*/true)) {
+    return LaunchBackwardGeneral(plan, buffers, workspace, stream);
+  }
   const auto launch = [&](auto* tag) {
     using A = std::remove_pointer_t<decltype(tag)>;
     if (ActivatedInColumns(problem)) {

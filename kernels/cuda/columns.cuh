@@ -95,6 +95,36 @@ inline int64_t ColumnBlocks(const ColumnShape& shape) {
   return shape.n * shape.slabs * shape.strips;
 }
 
+// Whether the kernels of general layouts take less time than the pair that reads a slab's rows; of
+// thousands of random shapes on an H200 they are as many times as fast: parameters that belong to
+// rows, fewer than 16 of them 2.5 to 10, samples of less than 32768 elements 1.1 to 2, others 0.8
+// to 1.1; groups whose merging (a warp to a statistic) has more to do than a block has elements 1.1
+// to 600, others 0.5 to 0.9; single channels in up to 16 slabs, blocks of fewer than 4096 elements
+// forward 1.3 to 10, of fewer than 1024 backward 1.2 to 8, others 0.9 to 1.1; in more slabs 0.3 to
+// 0.8.
+inline bool GeneralSuitsColumns(const ColumnLayout& layout, const Slabs& slabs, int vector,
+                                bool backward) {
+  if (layout.s_stride != 0) return layout.s < 16 || layout.s * layout.channels() < 32768;
+  const dim3 block = ColumnBlock(layout.channels(), vector);
+  const int64_t strips = CeilDiv(layout.channels(), static_cast<int64_t>(block.x) * vector);
+  const int64_t elements = layout.s * layout.channels() / (slabs.count * strips);  // to a block
+  if (layout.depth > 1) return slabs.count * layout.depth > elements;
+  return slabs.count <= 16 && elements < (backward ? 1024 : 4096);
+}
+// For any vector: alignment is not known when a launch is planned.
+inline bool GeneralMaySuitColumns(const ColumnLayout& layout, const Slabs& slabs, bool backward) {
+  return GeneralSuitsColumns(layout, slabs, 1, backward) ||
+         GeneralSuitsColumns(layout, slabs, kColumnVector, backward);
+}
+
+// Whether they take less time than any kernel for columns: a layer norm over a short middle axis
+// whose columns are few (1.1 to 80 times, where these are under 64) or make strips that are no
+// lines (2.4 to 10). Wider ones are 2 to 5 times as fast on the chip.
+inline bool GeneralSuitsAxis(const ColumnLayout& layout, const StripTile& strips) {
+  if (layout.s_stride == 0 || layout.s >= 16) return false;
+  return layout.channels() < 64 || (strips.fold != 0 && strips.vectors * 16 < 128);
+}
+
 }  // namespace cuda
 }  // namespace nv_norms
 

@@ -203,7 +203,14 @@ void PlanForwardColumns(ForwardPlan* plan) {
   }
   plan->workspace = PartialsBytes(*plan) +
                     Align16(geometry.statistics * 3 * SizeOfNumber(plan->problem.in_double()));
+  if (GeneralMaySuitColumns(geometry.columns, plan->slabs, /*backward=*/false)) {
+    plan->workspace = std::max(plan->workspace, ForwardGeneralBytes(*plan));
+  }
   PlanForwardColumnsResident(plan);
+  if (GeneralSuitsAxis(geometry.columns, plan->strips)) {
+    plan->kernel = Kernel::kGeneral;
+    return;
+  }
   PlanForwardColumnsPipe(plan);
   PlanForwardColumnsStream(plan);
   PlanForwardColumnsAxis(plan);
@@ -229,6 +236,10 @@ Status LaunchForwardColumns(const ForwardPlan& plan, const ForwardBuffers& buffe
   const bool vectors = problem.geometry.columns.channels() % kColumnVector == 0 &&
                        VectorAligned(buffers.x, problem.x, kColumnVector) &&
                        VectorAligned(buffers.y, problem.y, kColumnVector);
+  const int vector = vectors ? kColumnVector : 1;
+  if (GeneralSuitsColumns(problem.geometry.columns, plan.slabs, vector, /*backward=*/false)) {
+    return LaunchForwardGeneral(plan, buffers, workspace, stream);
+  }
   if (problem.in_double()) {
     return vectors ? LaunchAs<double, kColumnVector>(plan, buffers, workspace, stream)
                    : LaunchAs<double, 1>(plan, buffers, workspace, stream);

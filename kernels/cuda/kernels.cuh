@@ -29,13 +29,12 @@ inline int64_t TermsBytes(const BackwardProblem& problem) {
 // Fills numbers of this type with a value: statistics of nothing, gradients of nothing.
 Status LaunchFill(DType type, void* to, int64_t count, double value, void* stream);
 
-Status LaunchForwardGeneral(const ForwardPlan& plan, const ForwardBuffers& buffers, void* stream);
-// dx (if wanted), and the terms of every statistic into `terms`.
-Status LaunchBackwardGeneral(const BackwardPlan& plan, const BackwardBuffers& buffers, void* terms,
-                             void* stream);
-// dgamma and dbeta of any geometry, given the terms of every statistic; reads x and dy again.
-Status LaunchParamGradients(const BackwardPlan& plan, const BackwardBuffers& buffers,
-                            const void* terms, void* stream);
+int64_t ForwardGeneralBytes(const ForwardPlan& plan);
+Status LaunchForwardGeneral(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,
+                            void* stream);
+int64_t BackwardGeneralBytes(const BackwardPlan& plan);
+Status LaunchBackwardGeneral(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                             void* workspace, void* stream);
 
 // The ladders of the row kernels.
 void PlanForwardRows(ForwardPlan* plan);

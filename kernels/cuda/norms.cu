@@ -61,6 +61,7 @@ Status PlanForward(const ForwardProblem& problem, const Device& device, ForwardP
       plan->kernel = Kernel::kGeneral;
       break;
   }
+  if (plan->kernel == Kernel::kGeneral) plan->workspace = ForwardGeneralBytes(*plan);
   return Status();
 }
 
@@ -81,9 +82,9 @@ Status PlanBackward(const BackwardProblem& problem, const Device& device, bool w
       break;
     case Layout::kGeneral:
       plan->kernel = Kernel::kGeneral;
-      plan->workspace = Align16(TermsBytes(problem));
       break;
   }
+  if (plan->kernel == Kernel::kGeneral) plan->workspace = BackwardGeneralBytes(*plan);
   if (ActivatedApart(*plan)) plan->workspace += ActivationGradientBytes(problem);
   return Status();
 }
@@ -112,7 +113,7 @@ Status LaunchNorm(const ForwardPlan& plan, const ForwardBuffers& buffers, void* 
     case Kernel::kColumns:
       return LaunchForwardColumns(plan, buffers, workspace, stream);
     case Kernel::kGeneral:
-      return LaunchForwardGeneral(plan, buffers, stream);
+      return LaunchForwardGeneral(plan, buffers, workspace, stream);
   }
   return Status();
 }
@@ -131,8 +132,7 @@ Status LaunchNorm(const BackwardPlan& plan, const BackwardBuffers& buffers, void
     case Kernel::kColumns:
       return LaunchBackwardColumns(plan, buffers, workspace, stream);
     case Kernel::kGeneral:
-      NV_NORMS_RETURN_IF_ERROR(LaunchBackwardGeneral(plan, buffers, workspace, stream));
-      return LaunchParamGradients(plan, buffers, workspace, stream);
+      return LaunchBackwardGeneral(plan, buffers, workspace, stream);
   }
   return Status();
 }

@@ -110,10 +110,7 @@ void PlanBackwardRows(BackwardPlan* plan) {
   const BackwardProblem& problem = plan->problem;
   if (!problem.geometry.rows.by_column()) return PlanBackwardSegments(plan);
   plan->kernel = SplitFits(problem.geometry.rows) ? Kernel::kRows : Kernel::kGeneral;
-  if (plan->kernel == Kernel::kGeneral) {
-    plan->workspace = Align16(TermsBytes(problem));
-    return;
-  }
+  if (plan->kernel == Kernel::kGeneral) return;
   const RingShape ring = BackwardRingShape(*plan);
   const Partials partials = PartialsOf(*plan, ring);
   plan->partials = partials.most();
