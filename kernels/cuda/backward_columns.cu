@@ -270,6 +270,10 @@ Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, void* 
 void PlanBackwardColumns(BackwardPlan* plan) {
   const Geometry& geometry = plan->problem.geometry;
   plan->kernel = Kernel::kColumns;
+  if (BackwardShortFits(plan->problem)) {
+    plan->workspace = BackwardShortBytes(*plan);
+    return;
+  }
   plan->slabs = ColumnSlabs(geometry.columns, plan->device.multiprocessors);
   const int64_t blocks = geometry.columns.n * plan->slabs.count * geometry.columns.channels();
   if (blocks >= int64_t{1} << 31 || geometry.statistics >= int64_t{1} << 31) {
@@ -282,12 +286,9 @@ void PlanBackwardColumns(BackwardPlan* plan) {
     plan->workspace = std::max(plan->workspace, BackwardGeneralBytes(*plan));
   }
   PlanBackwardColumnsResident(plan);
-  if (GeneralSuitsAxis(geometry.columns, plan->strips)) {
-    plan->kernel = Kernel::kGeneral;
-    return;
-  }
   PlanBackwardColumnsStream(plan);
   PlanBackwardColumnsAxis(plan);
+  PlanBackwardColumnsOdd(plan);
   PlanBackwardColumnsHeld(plan);
 }
 
@@ -302,17 +303,13 @@ Status LaunchColumnParams(const ColumnLayout& layout, DType type, int64_t slabs,
 Status LaunchBackwardColumns(const BackwardPlan& plan, const BackwardBuffers& buffers,
                              void* workspace, void* stream) {
   const BackwardProblem& problem = plan.problem;
-  bool launched = false;
-  NV_NORMS_RETURN_IF_ERROR(LaunchBackwardColumnsHeld(plan, buffers, workspace, stream, &launched));
-  if (launched) return Status();
-  NV_NORMS_RETURN_IF_ERROR(LaunchBackwardColumnsAxis(plan, buffers, workspace, stream, &launched));
-  if (launched) return Status();
-  NV_NORMS_RETURN_IF_ERROR(
-      LaunchBackwardColumnsStream(plan, buffers, workspace, stream, &launched));
-  if (launched) return Status();
-  NV_NORMS_RETURN_IF_ERROR(
-      LaunchBackwardColumnsResident(plan, buffers, workspace, stream, &launched));
-  if (launched) return Status();
+  for (const auto launch :
+       {LaunchBackwardColumnsShort, LaunchBackwardColumnsHeld, LaunchBackwardColumnsAxis,
+        LaunchBackwardColumnsOdd, LaunchBackwardColumnsStream, LaunchBackwardColumnsResident}) {
+    bool launched = false;
+    const Status status = launch(plan, buffers, workspace, stream, &launched);
+    if (!status.ok() || launched) return status;
+  }
   const bool vectors = problem.geometry.columns.channels() % kColumnVector == 0 &&
                        VectorAligned(buffers.x, problem.x, kColumnVector) &&
                        VectorAligned(buffers.dy, problem.dy, kColumnVector) &&

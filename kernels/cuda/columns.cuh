@@ -117,14 +117,6 @@ inline bool GeneralMaySuitColumns(const ColumnLayout& layout, const Slabs& slabs
          GeneralSuitsColumns(layout, slabs, kColumnVector, backward);
 }
 
-// Whether they take less time than any kernel for columns: a layer norm over a short middle axis
-// whose columns are few (1.1 to 80 times, where these are under 64) or make strips that are no
-// lines (2.4 to 10). Wider ones are 2 to 5 times as fast on the chip.
-inline bool GeneralSuitsAxis(const ColumnLayout& layout, const StripTile& strips) {
-  if (layout.s_stride == 0 || layout.s >= 16) return false;
-  return layout.channels() < 64 || (strips.fold != 0 && strips.vectors * 16 < 128);
-}
-
 }  // namespace cuda
 }  // namespace nv_norms
 

@@ -195,6 +195,7 @@ Status LaunchAs(const ForwardPlan& plan, const ForwardBuffers& buffers, void* wo
 void PlanForwardColumns(ForwardPlan* plan) {
   const Geometry& geometry = plan->problem.geometry;
   plan->kernel = Kernel::kColumns;
+  if (ForwardShortFits(plan->problem)) return;
   plan->slabs = ColumnSlabs(geometry.columns, plan->device.multiprocessors);
   const int64_t blocks = geometry.columns.n * plan->slabs.count * geometry.columns.channels();
   if (blocks >= int64_t{1} << 31 || geometry.statistics >= int64_t{1} << 31) {
@@ -207,10 +208,6 @@ void PlanForwardColumns(ForwardPlan* plan) {
     plan->workspace = std::max(plan->workspace, ForwardGeneralBytes(*plan));
   }
   PlanForwardColumnsResident(plan);
-  if (GeneralSuitsAxis(geometry.columns, plan->strips)) {
-    plan->kernel = Kernel::kGeneral;
-    return;
-  }
   PlanForwardColumnsPipe(plan);
   PlanForwardColumnsStream(plan);
   PlanForwardColumnsAxis(plan);
@@ -219,8 +216,9 @@ void PlanForwardColumns(ForwardPlan* plan) {
 Status LaunchForwardColumnsOnChip(const ForwardPlan& plan, const ForwardBuffers& buffers,
                                   void* workspace, void* stream, bool* launched) {
   for (const auto launch :
-       {LaunchForwardColumnsHeld, LaunchForwardColumnsAxis, LaunchForwardColumnsStream,
-        LaunchForwardColumnsPipe, LaunchForwardColumnsResident}) {
+       {LaunchForwardColumnsShort, LaunchForwardColumnsHeld, LaunchForwardColumnsAxis,
+        LaunchForwardColumnsOdd, LaunchForwardColumnsStream, LaunchForwardColumnsPipe,
+        LaunchForwardColumnsResident}) {
     const Status status = launch(plan, buffers, workspace, stream, launched);
     if (!status.ok() || *launched) return status;
   }

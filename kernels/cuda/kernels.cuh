@@ -139,13 +139,27 @@ Status LaunchBackwardColumnsResident(const BackwardPlan& plan, const BackwardBuf
 void PlanForwardColumnsPipe(ForwardPlan* plan);
 Status LaunchForwardColumnsPipe(const ForwardPlan& plan, const ForwardBuffers& buffers,
                                 void* workspace, void* stream, bool* launched);
-// Layer norms over a middle axis whose strips are a block's, after the plans above.
+// Layer norms over a middle axis of few rows, a thread to some columns; of any alignment.
+bool ForwardShortFits(const ForwardProblem& problem);
+Status LaunchForwardColumnsShort(const ForwardPlan& plan, const ForwardBuffers& buffers,
+                                 void* workspace, void* stream, bool* launched);
+bool BackwardShortFits(const BackwardProblem& problem);
+int64_t BackwardShortBytes(const BackwardPlan& plan);
+Status LaunchBackwardColumnsShort(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                                  void* workspace, void* stream, bool* launched);
+// Of more rows, whose strips are a block's, after the plans above.
 void PlanForwardColumnsAxis(ForwardPlan* plan);
 Status LaunchForwardColumnsAxis(const ForwardPlan& plan, const ForwardBuffers& buffers,
                                 void* workspace, void* stream, bool* launched);
 void PlanBackwardColumnsAxis(BackwardPlan* plan);
 Status LaunchBackwardColumnsAxis(const BackwardPlan& plan, const BackwardBuffers& buffers,
                                  void* workspace, void* stream, bool* launched);
+// And those that these do not take, for their alignment or as their rows are no whole vectors.
+Status LaunchForwardColumnsOdd(const ForwardPlan& plan, const ForwardBuffers& buffers,
+                               void* workspace, void* stream, bool* launched);
+void PlanBackwardColumnsOdd(BackwardPlan* plan);
+Status LaunchBackwardColumnsOdd(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                                void* workspace, void* stream, bool* launched);
 // These, streaming, the pipe or the resident strips: the first that suits.
 Status LaunchForwardColumnsOnChip(const ForwardPlan& plan, const ForwardBuffers& buffers,
                                   void* workspace, void* stream, bool* launched);
