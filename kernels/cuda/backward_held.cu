@@ -15,7 +15,7 @@ namespace {
 
 struct Arguments {
   SegmentRuns runs;
-  int vectors;    // of a row
+  int vectors;    // of a row, at most
   int lanes;      // that add up a run's sums
   float inverse;  // 1 / numbers of a row
   BackwardProblem problem;
@@ -64,11 +64,17 @@ __global__ void __launch_bounds__(kMostHeldThreads)
   // Of dy and dy * e, where there are runs: of vectors, and of runs' heads (see StoreRunSums).
   extern __shared__ float2 vector_sums[];
   const int row = static_cast<int>(blockIdx.x);
-  const int64_t first = int64_t{row} * args.vectors * VEC;
+  const HeldRow<RUNS, VEC> at(row, args.problem.geometry.reduced, args.vectors);
   Bits<float, VEC> x_bits[ITEMS];
   Bits<float, VEC> dy_bits[ITEMS];
-  LoadHeld(static_cast<const X*>(args.buffers.x) + first, args.vectors, x_bits);
-  LoadHeld(static_cast<const D*>(args.buffers.dy) + first, args.vectors, dy_bits);
+  LoadHeld(static_cast<const X*>(args.buffers.x) + at.first, at.vectors, x_bits);
+  LoadHeld(static_cast<const D*>(args.buffers.dy) + at.first, at.vectors, dy_bits);
+  float single_x = 0;
+  float single_dy = 0;
+  if (at.HasSingle()) {
+    single_x = To<float>::Of(static_cast<const X*>(args.buffers.x)[at.single]);
+    single_dy = To<float>::Of(static_cast<const D*>(args.buffers.dy)[at.single]);
+  }
   const float mean = StoredMean<float>(args.buffers, DType::kFloat, row);
   const float rstd = static_cast<const float*>(args.buffers.rstd)[row];
   const auto load_params = [&](int i) {
@@ -82,14 +88,14 @@ __global__ void __launch_bounds__(kMostHeldThreads)
   if constexpr (RUNS != Runs::kNumbers) {
 #pragma unroll
     for (int i = 0; i < kParams; ++i) {
-      if (RUNS == Runs::kOne || HasItem(i, args.vectors)) params[i] = load_params(i);
+      if (kOneRun<RUNS> || HasItem(i, at.vectors)) params[i] = load_params(i);
     }
   }
   const auto params_of = [&](int i) -> decltype(auto) {
     if constexpr (RUNS == Runs::kNumbers) {
       return load_params(i);
     } else {
-      return (params[RUNS == Runs::kOne ? 0 : i]);
+      return (params[kOneRun<RUNS> ? 0 : i]);
     }
   };
   // x - mean, and the gradient of what is before the activation.
@@ -115,9 +121,23 @@ __global__ void __launch_bounds__(kMostHeldThreads)
     }
   };
   float sums[3] = {0, 0, 0};
+  if (at.HasSingle()) {
+    single_x -= mean;
+    if constexpr (BEHIND != Behind::kNothing) {
+      Activator<float> activator(args.problem.activation);
+      activator.silu = BEHIND == Behind::kSilu;
+      const float t[1] = {fmaf(single_x, rstd * params[0].gamma, params[0].beta)};
+      float d[1] = {single_dy};
+      activator.Derive(t, d);
+      single_dy = d[0];
+    }
+    sums[0] = single_x;
+    sums[1] = single_dy;
+    sums[2] = single_dy * single_x;
+  }
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
-    if (HasItem(i, args.vectors)) {
+    if (HasItem(i, at.vectors)) {
       const auto& params_here = params_of(i);
       float e[VEC];
       float d[VEC];
@@ -140,11 +160,11 @@ __global__ void __launch_bounds__(kMostHeldThreads)
         of_dy_e[v % 2] += d[v] * e[v];
       }
       const float2 of = {of_dy[0] + of_dy[1], of_dy_e[0] + of_dy_e[1]};
-      const float weight = RUNS == Runs::kOne ? 1.0f : params_here.gamma;
+      const float weight = kOneRun<RUNS> ? 1.0f : params_here.gamma;
       sums[0] += of_e[0] + of_e[1];
       sums[1] += weight * of.x;
       sums[2] += weight * of.y;
-      if (RUNS != Runs::kOne && args.sums != nullptr) {
+      if (!kOneRun<RUNS> && args.sums != nullptr) {
         vector_sums[i * blockDim.x + threadIdx.x] = of;
       }
       if constexpr (RUNS == Runs::kNumbers) {
@@ -163,16 +183,16 @@ __global__ void __launch_bounds__(kMostHeldThreads)
   ForgetConverted<X>(x_bits);
   ForgetConverted<D>(dy_bits);
   float weight = 1;
-  if constexpr (RUNS == Runs::kOne) weight = params[0].gamma;
+  if constexpr (kOneRun<RUNS>) weight = params[0].gamma;
   const GradientLine line = LineOf(args.problem.formula, mean, rstd, sums[0], weight * sums[1],
                                    weight * sums[2], args.inverse);
   if (args.sums != nullptr && threadIdx.x == 0) {
-    if (RUNS == Runs::kOne) args.sums[row] = {sums[1], sums[2]};
+    if (kOneRun<RUNS>) args.sums[row] = {sums[1], sums[2]};
     args.lines[row] = {rstd, line.xhat_offset};
   }
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
-    if (HasItem(i, args.vectors)) {
+    if (HasItem(i, at.vectors)) {
       const int column = static_cast<int>(i * blockDim.x + threadIdx.x) * VEC;
       const auto& of = params_of(i);
       const float scale = rstd * of.gamma;
@@ -187,18 +207,28 @@ __global__ void __launch_bounds__(kMostHeldThreads)
         }
         d[v] = d[v] * scale_here + (line.offset - e[v] * line.slope);
       }
-      StoreAs(static_cast<X*>(args.buffers.dx) + first + column, d);
+      StoreAs(static_cast<X*>(args.buffers.dx) + at.first + column, d);
     }
   }
-  if (RUNS != Runs::kOne && args.sums != nullptr) StoreRunSums<RUNS, VEC>(args, row, vector_sums);
+  if (at.HasSingle()) {
+    const float d[1] = {single_dy * (rstd * params[0].gamma) +
+                        (line.offset - single_x * line.slope)};
+    StoreAs(static_cast<X*>(args.buffers.dx) + at.single, d);
+  }
+  if (!kOneRun<RUNS> && args.sums != nullptr) StoreRunSums<RUNS, VEC>(args, row, vector_sums);
 }
 
 using KernelPointer = void (*)(Arguments);
 
+// Five vectors to a thread spill registers in the others.
+constexpr bool HasFive(DType x, Runs runs) {
+  return x == DType::kFloat && (runs == Runs::kOne || runs == Runs::kVectors);
+}
+
 template <typename X, typename D, Runs RUNS, Behind BEHIND>
 KernelPointer KernelOf(int items) {
   if (items == 2) return HeldKernel<X, D, 2, RUNS, BEHIND>;
-  if constexpr (sizeof(X) == 4 && RUNS != Runs::kNumbers) {
+  if constexpr (sizeof(X) == 4 && HasFive(DType::kFloat, RUNS)) {
     if (items == 5) return HeldKernel<X, D, 5, RUNS, BEHIND>;
   }
   return HeldKernel<X, D, 4, RUNS, BEHIND>;
@@ -222,6 +252,8 @@ KernelPointer KernelFor(const BackwardProblem& problem, int items) {
       switch (RunsOf(problem.geometry.rows, problem.x)) {
         case Runs::kOne:
           return KernelOf<X, D, Runs::kOne>(problem.activation, items);
+        case Runs::kOneOdd:
+          return KernelOf<X, D, Runs::kOneOdd>(problem.activation, items);
         case Runs::kVectors:
           return KernelOf<X, D, Runs::kVectors>(problem.activation, items);
         case Runs::kNumbers:
@@ -245,10 +277,10 @@ int ItemsFor(const BackwardProblem& problem) {
   const bool by_float = problem.x == DType::kFloat;
   const int64_t vectors = HeldVectors(problem.geometry.rows, problem.x);
   const Runs runs = RunsOf(problem.geometry.rows, problem.x);
-  if (vectors > (by_float && runs != Runs::kNumbers ? 5120 : 4096)) return 0;
+  if (vectors > (HasFive(problem.x, runs) ? 5120 : 4096)) return 0;
   if (by_float && runs == Runs::kOne && vectors < 256) return 0;
   if (vectors <= 448) return 2;
-  return vectors > 3584 && by_float && runs != Runs::kNumbers ? 5 : 4;
+  return vectors > 3584 && HasFive(problem.x, runs) ? 5 : 4;
 }
 
 // Where things lie in the workspace.
@@ -291,9 +323,9 @@ Status LaunchBackwardHeld(const BackwardPlan& plan, const BackwardBuffers& buffe
   *launched = true;
   const Runs runs = RunsOf(problem.geometry.rows, problem.x);
   const KernelPointer kernel = KernelFor(problem, items);
-  const int64_t sums = runs == Runs::kOne       ? 0
-                       : runs == Runs::kVectors ? vectors
-                                                : vectors + layout.segments;
+  const int64_t sums = problem.geometry.rows.by_row() ? 0
+                       : runs == Runs::kVectors       ? vectors
+                                                      : vectors + layout.segments;
   const int64_t shared = sums * static_cast<int64_t>(sizeof(float2));
   const char* const name = "normalization gradient of rows that blocks hold";
   NV_NORMS_RETURN_IF_ERROR(AllowShared(kernel, shared, name));

@@ -95,14 +95,29 @@ __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
     shift = 0;
     low = 0;
   }
+  A own_gamma = 1;
+  A own_beta = 0;
+  if (args.params.by_row && cols > 0) {
+    const int64_t param = row % args.params.modulus * args.params.row_stride;
+    own_gamma = ParamOr<A>(args.param, args.buffers.gamma, param, 1);
+    own_beta = ParamOr<A>(args.param, args.buffers.beta, param, 0);
+  }
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     const int c = ColumnOf<VEC>(i, threads, rank);
     if (c < cols) {
       A gamma[VEC];
       A beta[VEC];
-      LoadParams<A, VEC>(args.params, args.param, args.buffers.gamma, row, c, 1, gamma);
-      LoadParams<A, VEC>(args.params, args.param, args.buffers.beta, row, c, 0, beta);
+      if (args.params.by_row) {
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+          gamma[v] = own_gamma;
+          beta[v] = own_beta;
+        }
+      } else {
+        LoadParams<A, VEC>(args.params, args.param, args.buffers.gamma, row, c, 1, gamma);
+        LoadParams<A, VEC>(args.params, args.param, args.buffers.beta, row, c, 0, beta);
+      }
       A y[VEC];
 #pragma unroll
       for (int v = 0; v < VEC; ++v) {

@@ -18,28 +18,36 @@ constexpr int kMostHeldThreads = 1024;
 // How a row's parameters lie.
 enum class Runs {
   kOne,      // one for the row
+  kOneOdd,   // likewise, of a row that is no whole vectors
   kVectors,  // one for some whole vectors of 16 bytes
   kNumbers,  // one for some numbers, at least as many as a vector has
 };
 
+template <Runs RUNS>
+constexpr bool kOneRun = RUNS == Runs::kOne || RUNS == Runs::kOneOdd;
+
 inline Runs RunsOf(const RowLayout& layout, DType x) {
-  if (layout.by_row()) return Runs::kOne;
+  if (layout.by_row()) {
+    return layout.cols * SizeOf(x) % kVectorBytes == 0 ? Runs::kOne : Runs::kOneOdd;
+  }
   return layout.col_divisor * SizeOf(x) % kVectorBytes == 0 ? Runs::kVectors : Runs::kNumbers;
 }
 
-// Vectors of 16 bytes in a row, or more than any block holds: where rows are no whole vectors or
-// too short, or a vector may have numbers of three runs. Whole rows of fewer than 128 are faster by
-// rings and segments, of a copy's speed on an H200 float16 32768 x 784 forward 0.77 -> 0.64,
-// float32 8192 x 256 gradient 0.71 -> 0.67; rows of segments are not, float16 32768 x 128 (2
-// segments) 0.24 -> 0.41, 0.29 -> 0.35.
+// Vectors of 16 bytes in a row, at most, or more than any block holds: where a row of several runs
+// is no whole vectors, or a row is too short, or a vector may have numbers of three runs. Whole
+// rows of fewer than 128 are faster by rings and segments, of a copy's speed on an H200 float16
+// 32768 x 784 forward 0.77 -> 0.64, float32 8192 x 256 gradient 0.71 -> 0.67; rows of segments are
+// not, float16 32768 x 128 (2 segments) 0.24 -> 0.41, 0.29 -> 0.35.
 inline int64_t HeldVectors(const RowLayout& layout, DType x) {
   constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
-  if (layout.by_column() || layout.cols * SizeOf(x) % kVectorBytes != 0 ||
-      layout.col_divisor * SizeOf(x) < kVectorBytes || layout.rows >= kMostColumns) {
+  if (layout.by_column() || layout.rows >= kMostColumns) return kNone;
+  const Runs runs = RunsOf(layout, x);
+  if (runs != Runs::kOneOdd && (layout.cols * SizeOf(x) % kVectorBytes != 0 ||
+                                layout.col_divisor * SizeOf(x) < kVectorBytes)) {
     return kNone;
   }
   const int64_t vectors = layout.cols * SizeOf(x) / kVectorBytes;
-  return vectors < (layout.by_row() ? 128 : 16) ? kNone : vectors;
+  return vectors < (runs == Runs::kOne ? 128 : runs == Runs::kOneOdd ? 32 : 16) ? kNone : vectors;
 }
 
 inline SegmentRuns HeldRuns(const RowLayout& layout, DType x) {
@@ -48,6 +56,32 @@ inline SegmentRuns HeldRuns(const RowLayout& layout, DType x) {
              ? SegmentRuns::OfNumbers(segments)
              : SegmentRuns::Of(segments, static_cast<int>(SizeOf(x)));
 }
+
+// Where a block's row is. Its vectors are those aligned to 16 bytes; if there are numbers before
+// and after them, a thread has one of these each.
+template <Runs RUNS, int VEC>
+struct HeldRow {
+  int64_t first;  // element of the first vector
+  int vectors;
+  int64_t single = -1;  // element of the thread's single number, or none
+
+  __device__ __forceinline__ HeldRow(int row, int64_t cols, int most_vectors)
+      : first(row * cols), vectors(most_vectors) {
+    if constexpr (RUNS == Runs::kOneOdd) {
+      const int64_t begin = first;
+      first = (begin + VEC - 1) / VEC * VEC;
+      const int before = static_cast<int>(first - begin);
+      vectors = static_cast<int>((cols - before) / VEC);
+      const int after = static_cast<int>(cols) - before - vectors * VEC;
+      const int thread = static_cast<int>(threadIdx.x);
+      if (thread < before) single = begin + thread;
+      if (thread >= before && thread < before + after) {
+        single = first + vectors * VEC + (thread - before);
+      }
+    }
+  }
+  __device__ __forceinline__ bool HasSingle() const { return RUNS == Runs::kOneOdd && single >= 0; }
+};
 
 // The parameters of a vector: its first `own` numbers', and those of the others, if there are any.
 template <Runs RUNS>

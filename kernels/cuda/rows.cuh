@@ -25,6 +25,7 @@ struct RowTile {
 // Which parameter belongs to column c of a row: c itself, or one for a run of columns.
 struct RowParams {
   bool by_column = true;
+  bool by_row = false;  // the same for all columns
   int64_t modulus = 1;
   int64_t row_stride = 0;
   int64_t col_divisor = 1;
@@ -32,6 +33,7 @@ struct RowParams {
   static RowParams Of(const RowLayout& rows) {
     RowParams out;
     out.by_column = rows.by_column();
+    out.by_row = rows.by_row();
     out.modulus = rows.modulus;
     out.row_stride = rows.row_stride;
     out.col_divisor = rows.col_divisor;
@@ -48,6 +50,10 @@ __device__ __forceinline__ void LoadParams(const RowParams& params, DType type, 
     for (int v = 0; v < VEC; ++v) to[v] = absent;
   } else if (params.by_column) {
     LoadVector<A, VEC, How>(type, from, c, to);
+  } else if (params.by_row) {
+    const A value = LoadOne<A, How>(type, from, row % params.modulus * params.row_stride);
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) to[v] = value;
   } else {
     const int64_t base = row % params.modulus * params.row_stride;
     const uint32_t divisor =

@@ -46,6 +46,11 @@ SHAPES = [
     # held rows whose runs end within vectors, and runs shorter than a vector, which are not held
     ((4, 64, 7, 7), 8), ((3, 32, 14, 14), 4), ((2, 640, 7, 7), 2), ((3, 64, 3, 3), 2),
     ((3, 64, 5), 2), ((3, 64, 3), 2), ((5, 48, 1, 17), 3),
+    # rows that blocks hold and that are no whole vectors, with numbers before and after these: 1 to
+    # 14 of them; the shortest such rows and the longest
+    ((5, 9, 21, 21), 9), ((3, 7, 1001), 7), ((2, 5, 57, 57), 5), ((4, 3, 1030), 3),
+    ((2, 3, 131), 3), ((3, 4, 263), 4), ((2, 3, 119, 120), 3), ((1, 3, 14337), 3),
+    ((1, 3, 16387), 3), ((2, 2, 32775), 2), ((1, 3, 55303), 3), ((1, 3, 55305), 3),
     # short rows of whole vectors or not, in tiles: 1 to 32 lanes to a row, several tiles to a warp
     ((70, 40, 5), 40), ((33, 17, 7, 7), 17), ((300, 64, 4, 4), 64), ((9, 12, 300), 12),
     ((13, 6, 256), 6), ((5, 9, 15, 15), 9), ((7, 3, 11), 3), ((100, 3, 100), 3), ((40, 30, 64), 30),
@@ -73,6 +78,7 @@ def test_every_cut(case, dtype):
 
 
 CUTS = [((2, 6, 8, 8), 6, False), ((3, 5, 5000), 5, False), ((2, 12, 5000), 3, False)]
+CUTS += [((3, 7, 1001), 7, False)]
 
 
 @pytest.mark.parametrize("case", [*CUTS, ((2, 6, 45), 2, False)], ids=str)
