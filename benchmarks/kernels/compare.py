@@ -3,7 +3,11 @@
 A shape that the first build takes close to a copy's speed is not timed with the second.
 
 Usage: python benchmarks/kernels/compare.py BEFORE.so AFTER.so [--below 0.4] [--seconds 40]
-       [--seed 1] [--most 30]
+       [--seed 1] [--most 30] [--cases KIND:SHAPE:HOW ...]
+
+--cases: these in place of random ones, a line each of parts of a copy's speed, before -> after,
+forward and gradient, for every mixture of types; such as layer:64x768x49:1 (the axes),
+instance:8x64x127x127:first, group:8x56x56x64:last/32 (where the channels are, how many groups).
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import library
 import torch
 from columns import Timer
 from gpu_hunt import MIXTURES, NUMBERS, measure
-from random_cases import options_parser, random_case
+from random_cases import Case, options_parser, random_case
 
 NOISE = 0.15  # two timings of the same kernel may be that far apart
 
@@ -42,6 +46,36 @@ def use(path: str) -> None:
     """Has the calls that are made from now on go to this build."""
     os.environ["NV_NORMS_KERNELS"] = path
     library.library.cache_clear()
+
+
+def named_case(text: str) -> Case:
+    """Of KIND:SHAPE:HOW."""
+    kind, sizes, how = text.split(":")
+    shape = tuple(map(int, sizes.split("x")))
+    if kind in ("layer", "rms"):
+        axes = [int(axis) for axis in how.split(",")]
+        params = math.prod(shape[axis] for axis in axes)
+        settings = {"axis": axes, "formula": "rms" if kind == "rms" else "center"}
+        return Case(kind, shape, settings, math.prod(shape) // params, params)
+    where, _, groups = how.partition("/")
+    channels = shape[-1 if where == "last" else 1]
+    settings = {"groups": int(groups or channels), "channels_last": where == "last"}
+    return Case(kind, shape, settings, shape[0] * settings["groups"], channels)
+
+
+def compare_cases(timer: Timer, texts: list[str], before: str, after: str) -> None:
+    print("case, us of a copy:", ", ".join(MIXTURES))
+    for text in texts:
+        case = named_case(text)
+        cells = []
+        for mixture in MIXTURES:
+            use(before)
+            old = measure(timer, case, mixture, None)
+            use(after)
+            new = measure(timer, case, mixture, None)
+            ways = (f"{old[way]:.2f} -> {new[way]:.2f}" for way in ("forward", "backward"))
+            cells.append(", ".join(ways))
+        print(f"{text}, {old['copy']:.0f}:", " | ".join(cells), flush=True)
 
 
 def mean_gain(pairs: list[Pair]) -> float:
@@ -69,10 +103,14 @@ def main() -> None:
     parser.add_argument("before", metavar="BEFORE.so")
     parser.add_argument("after", metavar="AFTER.so")
     parser.add_argument("--below", type=float, default=0.4, help="of a copy's speed")
+    parser.add_argument("--cases", nargs="+", metavar="KIND:SHAPE:HOW")
     options = parser.parse_args()
     rng = random.Random(options.seed)
     torch.manual_seed(options.seed)
     timer = Timer()
+    if options.cases:
+        compare_cases(timer, options.cases, options.before, options.after)
+        return
     pairs: dict[str, list[Pair]] = {"forward": [], "backward": []}
     count = 0
     end = time.monotonic() + options.seconds

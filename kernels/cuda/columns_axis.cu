@@ -10,8 +10,6 @@ namespace {
 
 // The figures beside these numbers are parts of a copy's speed on one H200:
 // docs/kernels-columns.md.
-// Not tuned yet; 4 x 16 x 65536 gains: float32 0.50 -> 0.91, the gradient 0.46 -> 0.72.
-constexpr int64_t kLeastRows = 16;
 constexpr int64_t kMostUnits = int64_t{1} << 30;
 constexpr int64_t kSmallOutput = 24 << 20;  // bytes; as of the other kernels for columns
 
@@ -20,10 +18,8 @@ constexpr int64_t kSmallOutput = 24 << 20;  // bytes; as of the other kernels fo
 // 0.86 and 0.80; float16 32 x 128 x 4096 0.77 and 0.88. 32: float32 64 x 96 x 3136 0.92 for 0.93,
 // float16 0.76 for 0.87.
 constexpr int64_t kTwoLinesUpTo = 384;
-// The gradient: float32 64 x 24 x 16384, 16 and 32 vectors, 0.85 and 0.88; 64 x 96 x 3136, 8, 16
-// and 32 vectors, 0.85, 0.86 and 0.78; 16 x 256 x 8192, 8 and 16, 0.89 and 0.84, float16 0.80 and
-// 0.72.
-constexpr int64_t kGradientFourLinesUpTo = 32;
+// The gradient: float32 64 x 96 x 3136, 8, 16 and 32 vectors, 0.85, 0.86 and 0.78; 16 x 256 x 8192,
+// 8 and 16, 0.89 and 0.84, float16 0.80 and 0.72.
 constexpr int64_t kGradientTwoLinesUpTo = 128;
 // Rows of a thread: threads with few of them have little to do between barriers, those with many
 // are few. Forward, 8 and 16: float32 16 x 256 x 8192 0.90 and 0.95, float16 64 x 96 x 3136 0.75
@@ -51,10 +47,7 @@ Threads ForwardThreads(int64_t rows, const AxisNeeds& needs, bool few) {
 
 Threads GradientThreads(int64_t rows, const AxisNeeds& needs, bool few) {
   Threads out;
-  out.lanes = few                              ? 8
-              : rows <= kGradientFourLinesUpTo ? 32
-              : rows <= kGradientTwoLinesUpTo  ? 16
-                                               : 8;
+  out.lanes = !few && rows <= kGradientTwoLinesUpTo ? 16 : 8;
   const int64_t least = CeilDiv(rows, few ? kGradientRowsOfThread / 2 : kGradientRowsOfThread);
   // A multiple of some power of two. As many as there are columns to a vector, at least: then
   // there are as many threads as columns.
@@ -108,7 +101,7 @@ AxisCut CutAxis(const Geometry& geometry, const Device& device, const AxisNeeds&
                 const void* kernel) {
   const ColumnLayout& layout = geometry.columns;
   if (layout.s_stride == 0 || device.capability < 80 || needs.vector == 0 ||
-      layout.s < kLeastRows || geometry.elements / layout.s > kMostUnits) {
+      geometry.elements / layout.s > kMostUnits) {
     return AxisCut();
   }
   const int64_t rows = layout.s;

@@ -14,7 +14,7 @@ struct AxisShape {
   int width;     // vectors of a row
   int strips;    // to a sample; the last one of each may be narrower
   int units;     // strips of all samples
-  int lanes;     // threads along a row of a strip: 8, 16 or 32
+  int lanes;     // threads along a row of a strip: 8 or 16
   int row_step;  // threads along the axis
   int items;     // rows of a thread, at most
   int columns;   // of a strip
