@@ -360,14 +360,16 @@ void PlanBackwardSegments(BackwardPlan* plan) {
 
 Status LaunchBackwardSegmentsOnChip(const BackwardPlan& plan, const BackwardBuffers& buffers,
                                     void* workspace, void* stream, bool* launched) {
-  Status status = LaunchBackwardColumnsHeld(plan, buffers, workspace, stream, launched);
-  if (*launched || !status.ok()) return status;
-  status = LaunchBackwardHeld(plan, buffers, workspace, stream, launched);
-  if (*launched || !status.ok()) return status;
-  status = LaunchBackwardRowsTileOwn(plan, buffers, workspace, stream, launched);
-  if (*launched || !status.ok()) return status;
-  status = LaunchBackwardRowsOwn(plan, buffers, workspace, stream, launched);
-  if (*launched || !status.ok()) return status;
+  // Tiles of rows that are no whole vectors are faster than blocks that hold them: float16 60000 x
+  // 134 0.58 and 0.27 of a copy's speed.
+  const RowLayout& layout = plan.problem.geometry.rows;
+  const bool odd = layout.cols * SizeOf(plan.problem.x) % kVectorBytes != 0;
+  for (const auto launch :
+       {LaunchBackwardColumnsHeld, odd ? LaunchBackwardRowsTileOwn : LaunchBackwardHeld,
+        odd ? LaunchBackwardHeld : LaunchBackwardRowsTileOwn, LaunchBackwardRowsOwn}) {
+    const Status status = launch(plan, buffers, workspace, stream, launched);
+    if (*launched || !status.ok()) return status;
+  }
   return LaunchBackwardSegmentsResident(plan, buffers, workspace, stream, launched);
 }
 

@@ -184,13 +184,19 @@ KernelPointer KernelFor(const ForwardProblem& problem, int items) {
 // 32768 0.83 -> 0.91, 384 x 50176 0.66 -> 0.74, but 1024 x 65536 0.78 -> 0.75; float32 8192 x 3136
 // 0.94 -> 0.95, 256 x 13824 0.73 -> 0.93, but 1024 x 20000 0.84 -> 0.77; 2048 x 6272 (8) float16
 // 0.52 -> 0.92, float32 0.66 -> 0.93; 1024 x 25088 (8) float16 0.69 -> 0.83, float32 0.79 -> 0.78,
-// but 512 x 40960 (10) float16 0.76 -> 0.68.
+// but 512 x 40960 (10) float16 0.76 -> 0.68. Odd rows, of any length that fits: float32 1024 x
+// 32761 0.27
+// -> 0.76.
 int ItemsFor(const ForwardProblem& problem) {
   if (problem.in_double() || (problem.y != problem.x && problem.x != DType::kFloat)) return 0;
   const Runs runs = RunsOf(problem.geometry.rows, problem.x);
   const bool by_row = problem.geometry.rows.by_row();
   const int64_t vectors = HeldVectors(problem.geometry.rows, problem.x);
-  if (vectors > (problem.x == DType::kFloat ? 3584 : by_row ? 6912 : 4096)) return 0;
+  const int64_t most = runs == Runs::kOneOdd        ? 8192
+                       : problem.x == DType::kFloat ? 3584
+                       : by_row                     ? 6912
+                                                    : 4096;
+  if (vectors > most) return 0;
   // Float32 to 16 bits, 32768 x 784: 0.71 with two vectors, 0.88 with four.
   if (vectors <= (problem.x == DType::kFloat ? 128 : 256)) return 2;
   const bool eight = by_row || (runs == Runs::kVectors && problem.y == problem.x);

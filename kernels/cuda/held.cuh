@@ -37,7 +37,8 @@ inline Runs RunsOf(const RowLayout& layout, DType x) {
 // is no whole vectors, or a row is too short, or a vector may have numbers of three runs. Whole
 // rows of fewer than 128 are faster by rings and segments, of a copy's speed on an H200 float16
 // 32768 x 784 forward 0.77 -> 0.64, float32 8192 x 256 gradient 0.71 -> 0.67; rows of segments are
-// not, float16 32768 x 128 (2 segments) 0.24 -> 0.41, 0.29 -> 0.35.
+// not, float16 32768 x 128 (2 segments) 0.24 -> 0.41, 0.29 -> 0.35, nor are odd ones: float16 64000
+// x 253 0.41 -> 0.53, 0.30 -> 0.41, float32 64000 x 169 gradient 0.34 -> 0.49.
 inline int64_t HeldVectors(const RowLayout& layout, DType x) {
   constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
   if (layout.by_column() || layout.rows >= kMostColumns) return kNone;
@@ -47,7 +48,10 @@ inline int64_t HeldVectors(const RowLayout& layout, DType x) {
     return kNone;
   }
   const int64_t vectors = layout.cols * SizeOf(x) / kVectorBytes;
-  return vectors < (runs == Runs::kOne ? 128 : runs == Runs::kOneOdd ? 32 : 16) ? kNone : vectors;
+  const int64_t least = runs == Runs::kOne                            ? 128
+                        : runs == Runs::kOneOdd && x == DType::kFloat ? 32
+                                                                      : 16;
+  return vectors < least ? kNone : vectors;
 }
 
 inline SegmentRuns HeldRuns(const RowLayout& layout, DType x) {
