@@ -22,7 +22,7 @@ import library
 import torch
 from columns import Timer
 from gpu_hunt import MIXTURES, NUMBERS, measure
-from random_cases import Case, options_parser, random_case
+from random_cases import Case, channels_of, group_case, layer_case, options_parser, random_case
 
 NOISE = 0.15  # two timings of the same kernel may be that far apart
 
@@ -53,14 +53,10 @@ def named_case(text: str) -> Case:
     kind, sizes, how = text.split(":")
     shape = tuple(map(int, sizes.split("x")))
     if kind in ("layer", "rms"):
-        axes = [int(axis) for axis in how.split(",")]
-        params = math.prod(shape[axis] for axis in axes)
-        settings = {"axis": axes, "formula": "rms" if kind == "rms" else "center"}
-        return Case(kind, shape, settings, math.prod(shape) // params, params)
+        return layer_case(kind, shape, [int(axis) for axis in how.split(",")])
     where, _, groups = how.partition("/")
-    channels = shape[-1 if where == "last" else 1]
-    settings = {"groups": int(groups or channels), "channels_last": where == "last"}
-    return Case(kind, shape, settings, shape[0] * settings["groups"], channels)
+    last = where == "last"
+    return group_case(kind, shape, int(groups or channels_of(shape, last)), last)
 
 
 def compare_cases(timer: Timer, texts: list[str], before: str, after: str) -> None:

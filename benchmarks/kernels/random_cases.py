@@ -43,6 +43,23 @@ def random_shape(rng: random.Random, numbers: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
+def layer_case(kind: str, shape: tuple[int, ...], axes: list[int]) -> Case:
+    """A layer or RMS norm over these axes."""
+    params = math.prod(shape[a] for a in axes)
+    settings = {"axis": axes, "formula": "rms" if kind == "rms" else "center"}
+    return Case(kind, shape, settings, math.prod(shape) // params, params)
+
+
+def channels_of(shape: tuple[int, ...], last: bool) -> int:
+    return shape[-1 if last else 1]
+
+
+def group_case(kind: str, shape: tuple[int, ...], groups: int, last: bool) -> Case:
+    """An instance or group norm."""
+    settings = {"groups": groups, "channels_last": last}
+    return Case(kind, shape, settings, shape[0] * groups, channels_of(shape, last))
+
+
 def random_case(rng: random.Random, numbers: int) -> Case:
     """A layer, RMS, instance or group norm of at most so many numbers."""
     kind = rng.choice(["layer", "rms", "instance", "group", "group"])
@@ -52,17 +69,12 @@ def random_case(rng: random.Random, numbers: int) -> Case:
         if rng.random() < 0.5:
             count = min(rng.choice([1, 1, 1, 2]), len(shape) - 1)
             axes = sorted(rng.sample(range(len(shape)), count))
-        params = math.prod(shape[a] for a in axes)
-        formula = "rms" if kind == "rms" else "center"
-        settings = {"axis": axes, "formula": formula}
-        return Case(kind, shape, settings, math.prod(shape) // params, params)
+        return layer_case(kind, shape, axes)
     last = rng.random() < 0.5
-    channels = shape[-1 if last else 1]
-    groups = channels
+    groups = channels = channels_of(shape, last)
     if kind == "group":
         groups = rng.choice([g for g in range(1, min(channels, 64) + 1) if channels % g == 0])
-    settings = {"groups": groups, "channels_last": last}
-    return Case(kind, shape, settings, shape[0] * groups, channels)
+    return group_case(kind, shape, groups, last)
 
 
 def options_parser(doc: str) -> argparse.ArgumentParser:

@@ -1,6 +1,7 @@
 // Gradients of forward_columns_axis.cu's norms: x and dy are read once, and dgamma and dbeta are
 // summed up on the way to dx. See columns_axis.cuh.
 #include "kernels/cuda/columns_axis.cuh"
+#include "kernels/cuda/columns_partials.cuh"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/resident.cuh"
@@ -274,11 +275,6 @@ BackwardKernel KernelFor(const BackwardProblem& problem, int vector) {
   });
 }
 
-// Partial sums of dgamma, or of dbeta.
-int64_t PartialBytes(const BackwardPlan& plan) {
-  return Align16(int64_t{4} * plan.axis.blocks * plan.problem.geometry.columns.s);
-}
-
 }  // namespace
 
 void PlanBackwardColumnsAxis(BackwardPlan* plan) {
@@ -290,7 +286,7 @@ void PlanBackwardColumnsAxis(BackwardPlan* plan) {
   plan->axis =
       CutAxis(problem.geometry, plan->device, needs, reinterpret_cast<const void*>(kernel));
   if (plan->axis.lanes > 0 && plan->want_params) {
-    plan->workspace = std::max(plan->workspace, 2 * PartialBytes(*plan));
+    plan->workspace = std::max(plan->workspace, RowPartials::Bytes(*plan, plan->axis.blocks));
   }
 }
 
@@ -303,21 +299,16 @@ Status LaunchBackwardColumnsAxis(const BackwardPlan& plan, const BackwardBuffers
   const AxisNeeds needs = NeedsOf(problem);
   const AxisShape shape = AxisShapeOf(problem.geometry, needs, plan.axis);
   const BackwardKernel kernel = KernelFor(problem, needs.vector);
-  float* dgamma = nullptr;
-  float* dbeta = nullptr;
-  const bool params = buffers.dgamma != nullptr || buffers.dbeta != nullptr;
-  if (params) {
-    dgamma = static_cast<float*>(workspace);
-    dbeta = reinterpret_cast<float*>(static_cast<char*>(workspace) + PartialBytes(plan));
-  }
+  const RowPartials partials = RowPartials::In(workspace, plan, buffers, plan.axis.blocks);
   const char* const name = "normalization gradient over a middle axis";
   NV_NORMS_RETURN_IF_ERROR(AllowShared(kernel, plan.axis.shared, name));
-  NV_NORMS_RETURN_IF_ERROR(LaunchKernel(
-      name, kernel, static_cast<unsigned>(plan.axis.blocks), static_cast<unsigned>(shape.threads()),
-      static_cast<size_t>(plan.axis.shared), 1, stream, shape, problem, buffers, dgamma, dbeta));
-  if (!params) return Status();
-  return LaunchFinish(problem, problem.geometry.columns.s, buffers, dgamma, dbeta, plan.axis.blocks,
-                      plan.device, stream);
+  NV_NORMS_RETURN_IF_ERROR(LaunchKernel(name, kernel, static_cast<unsigned>(plan.axis.blocks),
+                                        static_cast<unsigned>(shape.threads()),
+                                        static_cast<size_t>(plan.axis.shared), 1, stream, shape,
+                                        problem, buffers, partials.dgamma, partials.dbeta));
+  if (!partials.wanted()) return Status();
+  return LaunchFinish(problem, problem.geometry.columns.s, buffers, partials.dgamma, partials.dbeta,
+                      plan.axis.blocks, plan.device, stream);
 }
 
 }  // namespace cuda

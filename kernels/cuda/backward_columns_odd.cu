@@ -1,6 +1,7 @@
 // Gradients of forward_columns_odd.cu's norms: x and dy are read once, and dgamma and dbeta are
 // summed up on the way to dx. See columns_odd.cuh.
 #include "kernels/cuda/columns_odd.cuh"
+#include "kernels/cuda/columns_partials.cuh"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/resident.cuh"
@@ -110,16 +111,11 @@ int64_t BlocksAtMost(const BackwardPlan& plan) {
                            layout.n * layout.channels());
 }
 
-// Partial sums of dgamma, or of dbeta.
-int64_t PartialBytes(const BackwardPlan& plan) {
-  return Align16(4 * BlocksAtMost(plan) * plan.problem.geometry.columns.s);
-}
-
 }  // namespace
 
 void PlanBackwardColumnsOdd(BackwardPlan* plan) {
   if (!Fits(plan->problem) || !plan->want_params) return;
-  plan->workspace = std::max(plan->workspace, 2 * PartialBytes(*plan));
+  plan->workspace = std::max(plan->workspace, RowPartials::Bytes(*plan, BlocksAtMost(*plan)));
 }
 
 Status LaunchBackwardColumnsOdd(const BackwardPlan& plan, const BackwardBuffers& buffers,
@@ -127,11 +123,7 @@ Status LaunchBackwardColumnsOdd(const BackwardPlan& plan, const BackwardBuffers&
   const BackwardProblem& problem = plan.problem;
   *launched = Fits(problem);
   if (!*launched) return Status();
-  const bool params = buffers.dgamma != nullptr || buffers.dbeta != nullptr;
-  auto* const dgamma = static_cast<float*>(params ? workspace : nullptr);
-  auto* const dbeta =
-      params ? reinterpret_cast<float*>(static_cast<char*>(workspace) + PartialBytes(plan))
-             : nullptr;
+  const RowPartials partials = RowPartials::In(workspace, plan, buffers, BlocksAtMost(plan));
   int64_t blocks = 0;
   const Status status = BackwardKernelOf(problem, [&](auto* x, auto* dy, auto* dx) {
     using X = std::remove_pointer_t<decltype(x)>;
@@ -147,12 +139,12 @@ Status LaunchBackwardColumnsOdd(const BackwardPlan& plan, const BackwardBuffers&
                          BlocksAtMost(plan)});
       return LaunchKernel("normalization gradient over an odd axis", kernel,
                           static_cast<unsigned>(blocks), static_cast<unsigned>(shape.threads()), 0,
-                          1, stream, shape, problem, buffers, dgamma, dbeta);
+                          1, stream, shape, problem, buffers, partials.dgamma, partials.dbeta);
     });
   });
-  if (!status.ok() || !params) return status;
-  return LaunchFinish(problem, problem.geometry.columns.s, buffers, dgamma, dbeta, blocks,
-                      plan.device, stream);
+  if (!status.ok() || !partials.wanted()) return status;
+  return LaunchFinish(problem, problem.geometry.columns.s, buffers, partials.dgamma, partials.dbeta,
+                      blocks, plan.device, stream);
 }
 
 }  // namespace cuda

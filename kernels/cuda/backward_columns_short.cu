@@ -1,5 +1,6 @@
 // Gradients of forward_columns_short.cu's norms: x and dy are read once, and dgamma and dbeta are
 // summed up on the way to dx. See columns_short.cuh.
+#include "kernels/cuda/columns_partials.cuh"
 #include "kernels/cuda/columns_short.cuh"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -124,11 +125,6 @@ int64_t BlocksAtMost(const BackwardPlan& plan) {
                            CeilDiv(layout.n * layout.channels(), kShortThreads));
 }
 
-// Partial sums of dgamma, or of dbeta.
-int64_t PartialBytes(const BackwardPlan& plan) {
-  return Align16(4 * BlocksAtMost(plan) * plan.problem.geometry.columns.s);
-}
-
 }  // namespace
 
 bool BackwardShortFits(const BackwardProblem& problem) {
@@ -136,7 +132,7 @@ bool BackwardShortFits(const BackwardProblem& problem) {
 }
 
 int64_t BackwardShortBytes(const BackwardPlan& plan) {
-  return plan.want_params ? 2 * PartialBytes(plan) : 0;
+  return plan.want_params ? RowPartials::Bytes(plan, BlocksAtMost(plan)) : 0;
 }
 
 Status LaunchBackwardColumnsShort(const BackwardPlan& plan, const BackwardBuffers& buffers,
@@ -150,11 +146,7 @@ Status LaunchBackwardColumnsShort(const BackwardPlan& plan, const BackwardBuffer
                        VectorAligned(buffers.dy, problem.dy, vector) &&
                        VectorAligned(buffers.dx, problem.dx, vector) &&
                        AlignedTo(buffers.mean, 16) && AlignedTo(buffers.rstd, 16);
-  const bool params = buffers.dgamma != nullptr || buffers.dbeta != nullptr;
-  auto* const dgamma = static_cast<float*>(params ? workspace : nullptr);
-  auto* const dbeta =
-      params ? reinterpret_cast<float*>(static_cast<char*>(workspace) + PartialBytes(plan))
-             : nullptr;
+  const RowPartials partials = RowPartials::In(workspace, plan, buffers, BlocksAtMost(plan));
   int64_t blocks = 0;
   const Status status = BackwardKernelOf(problem, [&](auto* x, auto* dy, auto* dx) {
     using X = std::remove_pointer_t<decltype(x)>;
@@ -172,12 +164,12 @@ Status LaunchBackwardColumnsShort(const BackwardPlan& plan, const BackwardBuffer
                              BlocksAtMost(plan)});
           return LaunchKernel("normalization gradient over a short axis", kernel,
                               static_cast<unsigned>(blocks), kShortThreads, 0, 1, stream, shape,
-                              problem, buffers, dgamma, dbeta);
+                              problem, buffers, partials.dgamma, partials.dbeta);
         });
   });
-  if (!status.ok() || !params) return status;
-  return LaunchFinish(problem, problem.geometry.columns.s, buffers, dgamma, dbeta, blocks,
-                      plan.device, stream);
+  if (!status.ok() || !partials.wanted()) return status;
+  return LaunchFinish(problem, problem.geometry.columns.s, buffers, partials.dgamma, partials.dbeta,
+                      blocks, plan.device, stream);
 }
 
 }  // namespace cuda

@@ -3,6 +3,7 @@
 #include "kernels/cuda/columns_axis.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/occupancy.h"
+#include "kernels/cuda/resident.h"
 
 namespace nv_norms {
 namespace cuda {
@@ -11,7 +12,6 @@ namespace {
 // The figures beside these numbers are parts of a copy's speed on one H200:
 // docs/kernels-columns.md.
 constexpr int64_t kMostUnits = int64_t{1} << 30;
-constexpr int64_t kSmallOutput = 24 << 20;  // bytes; as of the other kernels for columns
 
 // Vectors of a strip, by the rows of the axis: of more rows a block has too much of a
 // multiprocessor. Forward, 8 and 16 of them: float32 16 x 256 x 8192 0.88 and 0.95, 8 x 512 x 4096

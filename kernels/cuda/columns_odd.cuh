@@ -9,6 +9,7 @@
 #include "kernels/cuda/divisor.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/resident.h"
 
 namespace nv_norms {
 namespace cuda {
@@ -28,7 +29,6 @@ struct OddShape {
   NV_NORMS_HOST_DEVICE int threads() const { return lanes * parts; }
   // Threads of a warp read 64 bytes at least.
   static OddShape Of(const Geometry& geometry, int rows_of_thread, DType out) {
-    constexpr int64_t kSmallOutput = 24 << 20;  // bytes; as of the other kernels for columns
     const ColumnLayout& layout = geometry.columns;
     OddShape shape;
     shape.rows = static_cast<int>(layout.s);

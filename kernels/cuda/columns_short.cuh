@@ -7,6 +7,7 @@
 #include "kernels/cuda/divisor.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/resident.h"
 
 namespace nv_norms {
 namespace cuda {
@@ -22,7 +23,6 @@ struct ShortShape {
   bool keep;      // the output, in the L2 cache: the next kernel may find it there
 
   static ShortShape Of(const Geometry& geometry, int vector, DType out) {
-    constexpr int64_t kSmallOutput = 24 << 20;  // bytes; as of the other kernels for columns
     const ColumnLayout& layout = geometry.columns;
     ShortShape shape;
     shape.rows = static_cast<int>(layout.s);
@@ -40,7 +40,7 @@ inline bool IsShortAxis(const Geometry& geometry) {
 }
 
 // Columns of a unit, where vectors suit: of more rows fewer, as all of them are in registers.
-inline int ShortVector(int64_t rows) { return rows <= 16 ? 4 : 2; }
+constexpr int ShortVector(int64_t rows) { return rows <= 16 ? 4 : 2; }
 
 // Whether vectors leave a block to every multiprocessor at least.
 inline bool VectorsSuitShortAxis(const ColumnLayout& layout, const Device& device) {
@@ -53,17 +53,17 @@ inline bool VectorsSuitShortAxis(const ColumnLayout& layout, const Device& devic
 // leave a thread with few bytes under way.
 template <typename Make>
 auto WithShortAxis(bool vectors, int64_t rows, const Make& make) {
-  const auto with = [&](auto vector, auto most) {
+  const auto with = [&](auto most) {
+    constexpr int kRows = decltype(most)::value;
     using One = std::integral_constant<int, 1>;
-    using Units = std::integral_constant<int, decltype(most)::value == 4 ? 4 : 1>;
-    return vectors ? make(vector, most, One()) : make(One(), most, Units());
+    using Vector = std::integral_constant<int, ShortVector(kRows)>;
+    using Units = std::integral_constant<int, kRows == 4 ? 4 : 1>;
+    return vectors ? make(Vector(), most, One()) : make(One(), most, Units());
   };
-  using Two = std::integral_constant<int, 2>;
-  using Four = std::integral_constant<int, 4>;
-  if (rows <= 4) return with(Four(), Four());
-  if (rows <= 8) return with(Four(), std::integral_constant<int, 8>());
-  if (rows <= 16) return with(Four(), std::integral_constant<int, 16>());
-  return with(Two(), std::integral_constant<int, kShortRows>());
+  if (rows <= 4) return with(std::integral_constant<int, 4>());
+  if (rows <= 8) return with(std::integral_constant<int, 8>());
+  if (rows <= 16) return with(std::integral_constant<int, 16>());
+  return with(std::integral_constant<int, kShortRows>());
 }
 
 // Where a unit's numbers are.

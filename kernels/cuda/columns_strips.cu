@@ -23,7 +23,6 @@ constexpr int kTwoLines = 16;
 // vectors, 0.69 of 64, 0.56 of 128.
 constexpr int64_t kWideTiles = 4;
 constexpr int64_t kWide = 64;
-constexpr int64_t kSmallOutput = 24 << 20;  // bytes; not tuned yet
 // Of more bytes than these, units are taken so many at a time. Forward, 4 x 64^3 x 64: 0.645 of the
 // copy's speed in float32, 0.624 in float16, 0.619 from float32 to float16; all at once 0.613,
 // 0.599, 0.561.

@@ -14,6 +14,8 @@ constexpr int kResidentBlocks = 2;  // of a multiprocessor
 constexpr int kVectorBytes = 16;
 constexpr int kMaxSlots = 18;  // groups of copies that a thread can tell apart
 constexpr int kWindow = 3;     // tiles on their way where a unit does not fit
+// Bytes of an output that the next kernel may find in the L2 cache; not tuned yet.
+constexpr int64_t kSmallOutput = 24 << 20;
 
 // A tile holds so many vectors of x to a thread, and in the gradient beside each as many numbers of
 // dy: 16 bytes, or 8 where x is in float32 and dy in 16 bits. `beside`: these bytes, or 0.

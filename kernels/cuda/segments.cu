@@ -10,10 +10,9 @@ namespace nv_norms {
 namespace cuda {
 namespace {
 
-constexpr int64_t kReserved = 1024;         // of a block's shared memory, by the system
-constexpr int64_t kStatic = 1024;           // and for its sums
-constexpr int64_t kLeastLength = 16;        // vectors of a segment; not tuned yet
-constexpr int64_t kSmallOutput = 24 << 20;  // bytes; not tuned yet
+constexpr int64_t kReserved = 1024;   // of a block's shared memory, by the system
+constexpr int64_t kStatic = 1024;     // and for its sums
+constexpr int64_t kLeastLength = 16;  // vectors of a segment; not tuned yet
 // A tile holds one segment's vectors: below this part of it, on average, other kernels take over.
 constexpr double kLeastFill = 0.3;  // not tuned yet
 constexpr int64_t kInt = (int64_t{1} << 31) - 1;

@@ -38,10 +38,6 @@ LARGE = [
 ]  # fmt: skip
 ALL = SHAPES[1::4] if test_cuda.SMALL else SHAPES + LARGE
 SOME = [(3, 96, 200), (2, 384, 196), (9, 24, 264), (2, 700, 40)]
-SETTINGS = [
-    {"misaligned": True}, {"mean": 1e4}, {"mean": 1e6}, {"far": 1000.0}, {"params": False},
-    {"formula": "rms"}, {"formula": "scale_only"}, {"param_type": F16}, {"param_type": BF16},
-]  # fmt: skip
 large = pytest.mark.skipif(test_cuda.SMALL, reason="large")
 
 
@@ -66,16 +62,14 @@ def test_many_units_to_a_block(shape, dtype, monkeypatch):
 
 
 @pytest.mark.parametrize("shape", SOME, ids=str)
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("settings", test_cuda.AXIS_SETTINGS, ids=str)
 @pytest.mark.parametrize("dtype", [F32, F16], ids=str)
 def test_settings(shape, settings, dtype):
-    if dtype == F16 and settings.get("mean") == 1e6:
-        settings = {"mean": 3e4}
-    run_case((shape, [1]), dtype, **settings)
+    run_case((shape, [1]), dtype, **test_cuda.within(settings, dtype))
 
 
 @pytest.mark.parametrize("shape", SOME, ids=str)
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("settings", test_cuda.AXIS_SETTINGS, ids=str)
 def test_settings_of_mixed_precision(shape, settings):
     test_cuda.run_mixed((shape, [1]), BF16, **settings)
 

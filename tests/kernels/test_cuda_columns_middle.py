@@ -42,10 +42,6 @@ LARGE = [
 ]  # fmt: skip
 ALL = SHAPES if test_cuda.SMALL else SHAPES + LARGE
 SOME = [(2, 3, 1000), (3, 8, 333), (5, 16, 64), (3, 27, 130), (3, 100, 49), (2, 600, 25)]
-SETTINGS = [
-    {"misaligned": True}, {"mean": 1e4}, {"mean": 1e6}, {"far": 1000.0}, {"params": False},
-    {"formula": "rms"}, {"formula": "scale_only"}, {"param_type": F16}, {"param_type": BF16},
-]  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", ALL, ids=str)
@@ -70,17 +66,15 @@ def test_many_units_to_a_thread(shape, dtype, monkeypatch):
 
 
 @pytest.mark.parametrize("shape", SOME, ids=str)
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("settings", test_cuda.AXIS_SETTINGS, ids=str)
 @pytest.mark.parametrize("dtype", [F32, F16], ids=str)
 def test_settings(shape, settings, dtype, monkeypatch):
     monkeypatch.setenv("NV_NORMS_MULTIPROCESSORS", "1")
-    if dtype == F16 and settings.get("mean") == 1e6:
-        settings = {"mean": 3e4}
-    run_case((shape, [1]), dtype, **settings)
+    run_case((shape, [1]), dtype, **test_cuda.within(settings, dtype))
 
 
 @pytest.mark.parametrize("shape", SOME, ids=str)
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("settings", test_cuda.AXIS_SETTINGS, ids=str)
 def test_settings_of_mixed_precision(shape, settings):
     test_cuda.run_mixed((shape, [1]), BF16, **settings)
 
