@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 
 namespace nv_norms {
 namespace cpu {
@@ -47,6 +48,20 @@ int64_t Level1Ways() {
     return said > 0 ? said : 8;
   }();
   return ways;
+}
+
+bool PrefetchesAtStores() {
+  static const bool at_stores = [] {
+    const char* wanted = std::getenv("NV_NORMS_CPU_PREFETCH");
+    if (wanted != nullptr && *wanted != '\0') return std::strcmp(wanted, "stores") == 0;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    return __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512f");
+#else
+    return false;
+#endif
+  }();
+  return at_stores;
 }
 
 bool StreamOutput(int64_t bytes) {

@@ -17,6 +17,12 @@ int64_t CoreBytes();
 // says.
 int64_t Level1Ways();
 
+// Whether lines that are read later are asked for while an output is streamed alone, and not while
+// sums are added up, too, where they would delay what comes from the L2 cache. So on AMD's CPUs
+// with AVX-512; or as NV_NORMS_CPU_PREFETCH says, "stores" or "passes". docs/kernels-cpu.md has
+// figures.
+bool PrefetchesAtStores();
+
 // Work that all threads share and read a second time: what is left of a last-level cache that is
 // shared with others.
 constexpr int64_t kSharedBytes = 8 << 20;

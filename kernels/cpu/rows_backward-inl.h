@@ -2,6 +2,7 @@
 #ifndef NV_NORMS_KERNELS_CPU_ROWS_BACKWARD_INL_H_
 #define NV_NORMS_KERNELS_CPU_ROWS_BACKWARD_INL_H_
 
+#include "kernels/cpu/line_buffer-inl.h"
 #include "kernels/cpu/rows_forward-inl.h"
 #include "kernels/cpu/simd-inl.h"
 
@@ -96,9 +97,25 @@ GradientSums SumsOfRun(const RowBackward<T>& task, int64_t row, int64_t begin, i
   return SumsOf(task, row, begin, end, x, dy, 0);
 }
 
+// The rows that are brought closer while dx is streamed: x and dy so many numbers further on, all
+// of them or the half that AddGradientSums leaves.
+struct Later {
+  int64_t next = 0;
+  bool at_stores = false;
+};
+
 enum class ParamSums { kNone, kGamma, kBoth };
 
-// The half that AddGradientSums leaves, in steps of a line.
+// Brings closer what is `next` numbers further on than the i-th line of each row...
+template <int rows, typename T>
+NV_NORMS_INLINE void PrefetchAll(const T* x, const T* dy, int64_t step, int64_t next, int64_t i) {
+#pragma GCC unroll 4
+  for (int r = 0; r < rows; ++r) {
+    Prefetch(x + next + r * step + i);
+    Prefetch(dy + next + r * step + i);
+  }
+}
+// ...or of the half that AddGradientSums leaves.
 template <int rows, typename T>
 NV_NORMS_INLINE void PrefetchOtherHalf(const T* x, const T* dy, int64_t step, int64_t count,
                                        int64_t next, int64_t i) {
@@ -113,7 +130,7 @@ NV_NORMS_INLINE void PrefetchOtherHalf(const T* x, const T* dy, int64_t step, in
 template <int rows, bool stream, ParamSums params, typename T, typename S>
 NV_NORMS_INLINE void BackwardColumnwise(const GradientTerms<ComputedIn<T>>* terms, const T* x,
                                         const T* dy, int64_t step, const ComputedIn<T>* gamma,
-                                        int64_t count, int64_t next, T* dx, int64_t dx_step,
+                                        int64_t count, const Later& later, T* dx, int64_t dx_step,
                                         S* dgamma, S* dbeta) {
   using A = ComputedIn<T>;
   // dx of row r where dy, x and gamma are d, v and g; adds to the sums of these columns.
@@ -183,23 +200,27 @@ NV_NORMS_INLINE void BackwardColumnwise(const GradientTerms<ComputedIn<T>>* term
       dx, count, [&](int64_t i) __attribute__((always_inline)) { run(i, 0); },
       [&](int64_t i, int64_t rest) __attribute__((always_inline)) { run(i, rest); },
       [&](int64_t i) __attribute__((always_inline)) {
-        PrefetchOtherHalf<rows>(x, dy, step, count, next, i);
+        if (later.at_stores) {
+          PrefetchAll<rows>(x, dy, step, later.next, i);
+        } else {
+          PrefetchOtherHalf<rows>(x, dy, step, count, later.next, i);
+        }
         run_line(i);
       });
 }
 
 template <int rows, bool stream, typename T, typename S>
 void BackwardColumnwise(const GradientTerms<ComputedIn<T>>* terms, const T* x, const T* dy,
-                        int64_t step, const ComputedIn<T>* gamma, int64_t count, int64_t next,
+                        int64_t step, const ComputedIn<T>* gamma, int64_t count, const Later& later,
                         T* dx, int64_t dx_step, S* dgamma, S* dbeta) {
   if (dgamma == nullptr && dbeta == nullptr) {
-    BackwardColumnwise<rows, stream, ParamSums::kNone>(terms, x, dy, step, gamma, count, next, dx,
+    BackwardColumnwise<rows, stream, ParamSums::kNone>(terms, x, dy, step, gamma, count, later, dx,
                                                        dx_step, dgamma, dbeta);
   } else if (dbeta == nullptr) {
-    BackwardColumnwise<rows, stream, ParamSums::kGamma>(terms, x, dy, step, gamma, count, next, dx,
+    BackwardColumnwise<rows, stream, ParamSums::kGamma>(terms, x, dy, step, gamma, count, later, dx,
                                                         dx_step, dgamma, dbeta);
   } else {
-    BackwardColumnwise<rows, stream, ParamSums::kBoth>(terms, x, dy, step, gamma, count, next, dx,
+    BackwardColumnwise<rows, stream, ParamSums::kBoth>(terms, x, dy, step, gamma, count, later, dx,
                                                        dx_step, dgamma, dbeta);
   }
 }
@@ -214,7 +235,7 @@ void BackwardScalar(const GradientTerms<ComputedIn<T>>& terms, const T* x, const
     return ((d * gamma - terms.w_mean) - e * terms.slope) * terms.rstd;
   };
   StoreAll<stream>(
-      dx, count, PrefetchHalf<T>{x + count, count},
+      dx, count, Ahead<T>::SecondHalf(x + count, count),
       [&](int64_t i) __attribute__((always_inline)) { return gradient(Load(dy + i), Load(x + i)); },
       [&](int64_t i, int64_t rest) __attribute__((always_inline)) {
         return gradient(LoadPart(dy + i, rest, A(0)), LoadPart(x + i, rest, A(0)));
@@ -230,7 +251,7 @@ NV_NORMS_INLINE void BackwardRunAs(const RowBackward<T>& task,
   const int64_t first = FirstParam(task.layout, row, begin);
   if (ParamsSideBySide(task.layout)) {
     BackwardColumnwise<1, stream>(&terms, x, dy, task.layout.cols, task.gamma + first, end - begin,
-                                  end - begin, dx, 0, dgamma, dbeta);
+                                  Later{end - begin, false}, dx, 0, dgamma, dbeta);
     return;
   }
   ForParamRuns(task.layout, row, begin, end, [&](int64_t from, int64_t to, int64_t param) {
@@ -276,61 +297,6 @@ constexpr int64_t kBytesTogether = kCoreBytes;
 // four take 36, 0.98 of a copy's speed.
 constexpr int64_t kWaysTogether = 2 * kRowsTogether + 4;
 
-// Where rows are streamed that do not begin with a line they are stored here first, one after
-// another, and then line by line, four rows at a time: at most this many bytes. 100 MB of float32,
-// 2 threads, milliseconds, one by one and so (on a busy machine): 36.6 and 23.8 at 100
-// columns; 22.5 and 28.3 at 1000, which do not fit.
-constexpr int64_t kBufferedBytes = 8 << 10;
-
-// Streams what is stored in a buffer to consecutive addresses. The parts of lines at both ends are
-// stored through the cache.
-template <typename T>
-class LineBuffer {
- public:
-  explicit LineBuffer(T* to)
-      : to_(to), held_(reinterpret_cast<uintptr_t>(to) % 64 / sizeof(T)), skip_(held_) {}
-
-  // Where the next numbers go: room for kBufferedBytes.
-  T* Room() { return room_ + held_; }
-
-  // Stores whole lines of what there is with `count` numbers more. Calls ahead(index) with each
-  // multiple of a line below count.
-  template <typename Ahead>
-  NV_NORMS_INLINE void Commit(int64_t count, const Ahead& ahead) {
-    constexpr int64_t lane_count = NV_NORMS_VECTOR_BYTES / sizeof(T);
-    const int64_t total = held_ + count;
-    T* line_to = to_ - held_;
-    int64_t i = 0;
-    if (skip_ > 0 && total >= kLine) {
-      std::memcpy(to_ - held_ + skip_, room_ + skip_, (kLine - skip_) * sizeof(T));
-      skip_ = 0;
-      i = kLine;
-    }
-    for (; i + kLine <= total; i += kLine) {
-      ahead(i);
-      for (int64_t j = i; j < i + kLine; j += lane_count) {
-        StreamWide(*reinterpret_cast<const U32*>(room_ + j), line_to + j);
-      }
-    }
-    if (i > 0) std::memcpy(room_, room_ + i, kLine * sizeof(T));
-    to_ += count;
-    held_ = total - i;
-  }
-
-  void Finish() {
-    std::memcpy(to_ - held_ + skip_, room_ + skip_, (held_ - skip_) * sizeof(T));
-    held_ = skip_ = 0;
-  }
-
- private:
-  static constexpr int64_t kLine = 64 / sizeof(T);
-  // A line more than is needed, so that what is left can be copied as one.
-  alignas(64) T room_[kBufferedBytes / sizeof(T) + 2 * kLine];
-  T* to_;
-  int64_t held_;  // numbers, from the beginning of a line on
-  int64_t skip_;  // of them belong to somebody else
-};
-
 // Adds partial sums to the doubles, and clears them.
 template <typename A>
 NV_NORMS_INLINE void Flush(A* partial, int64_t count, double* to) {
@@ -352,8 +318,26 @@ NV_NORMS_INLINE void Flush(A* partial, int64_t count, double* to) {
 // columns, 64 and 74 at 32768.
 constexpr int64_t kPartialRows = 32;
 
-// Rows that are read this far ahead, at least; not tuned.
+// Rows are read this far ahead, at least; the first of these is not tuned. Where lines are
+// prefetched while dx is streamed alone, on an AMD EPYC (family 26), 400 MB of float32, one thread,
+// picoseconds an element, 2 KB and 8 KB ahead: 317 and 279 at 768 columns, 346 and 289 at 512, 378
+// and 284 at 256. That does not pay at 64 columns (360 and 419), nor where stores are buffered (465
+// and 541 at 100 columns).
 constexpr int64_t kBackwardAheadBytes = 2048;
+constexpr int64_t kBackwardAheadAtStores = 8 << 10;
+constexpr int64_t kLeastAtStores = 256;
+
+// How many rows are taken together. Where lines are prefetched while dx is streamed alone, as
+// above, four, two and one: 294, 319 and 349 at 128 columns, 331, 284 and 299 at 256, 374, 289 and
+// 308 at 512, 427, 335 and 279 at 768, 432, 391 and 280 at 1024.
+inline int64_t RowsTogetherFitting(int64_t row_bytes, bool at_stores) {
+  if (at_stores) {
+    return row_bytes <= 512 ? kRowsTogether : row_bytes <= 2048 ? 2 : 1;
+  }
+  const bool crowded = row_bytes % 4096 == 0 && Level1Ways() < kWaysTogether;
+  if (crowded || 4 * row_bytes > kBytesTogether) return 1;
+  return 2 * kRowsTogether * row_bytes > kBytesTogether ? 2 : kRowsTogether;
+}
 
 template <bool stream, typename T>
 NV_NORMS_INLINE void BackwardRowsAs(const RowBackward<T>& task, int64_t begin, int64_t end,
@@ -362,17 +346,18 @@ NV_NORMS_INLINE void BackwardRowsAs(const RowBackward<T>& task, int64_t begin, i
   const int64_t cols = task.layout.cols;
   const int64_t row_bytes = cols * static_cast<int64_t>(sizeof(T));
   const bool by_column = ParamByColumn(task.layout);
-  const bool crowded = row_bytes % 4096 == 0 && Level1Ways() < kWaysTogether;
-  const int64_t fitting = crowded || 4 * row_bytes > kBytesTogether        ? 1
-                          : 2 * kRowsTogether * row_bytes > kBytesTogether ? 2
-                                                                           : kRowsTogether;
   // Otherwise a row's streamed stores begin at a multiple of 64 bytes.
   const bool apart =
       stream && (row_bytes % 64 != 0 || reinterpret_cast<uintptr_t>(task.dx) % 64 != 0);
-  const bool buffered = apart && by_column && fitting * row_bytes <= kBufferedBytes;
+  const bool buffered =
+      apart && by_column && RowsTogetherFitting(row_bytes, false) * row_bytes <= kBufferedBytes;
+  const bool at_stores =
+      stream && PrefetchesAtStores() && by_column && !buffered && row_bytes > kLeastAtStores;
+  const int64_t fitting = RowsTogetherFitting(row_bytes, at_stores);
   const int64_t together = by_column && (!apart || buffered) ? fitting : 1;
-  const int64_t ahead_rows = std::max(together, kBackwardAheadBytes / row_bytes);
-  const int64_t next = stream ? ahead_rows * cols : 0;
+  const int64_t ahead_bytes = at_stores ? kBackwardAheadAtStores : kBackwardAheadBytes;
+  const int64_t ahead_rows = std::max(together, ahead_bytes / row_bytes);
+  const Later later = {stream ? ahead_rows * cols : 0, at_stores};
   LineBuffer<T> buffer(task.dx + (begin - task.first_row) * task.dx_step);
   GradientTerms<A> terms[kRowsTogether];
   const bool partly = by_column && dgamma != nullptr;
@@ -387,33 +372,33 @@ NV_NORMS_INLINE void BackwardRowsAs(const RowBackward<T>& task, int64_t begin, i
     const T* dy = task.dy + at * cols;
     T* dx = task.dx + at * task.dx_step;
     for (int64_t r = 0; r < count; ++r) {
-      const GradientSums sums = SumsOf(task, row + r, 0, cols, x + r * cols, dy + r * cols, next);
+      const GradientSums sums =
+          SumsOf(task, row + r, 0, cols, x + r * cols, dy + r * cols, at_stores ? 0 : later.next);
       terms[r] = TermsOf<A>(task.formula, static_cast<double>(cols), task.stat, task.mean,
                             task.rstd, row + r, sums);
     }
     if (buffered) {
       if (count == kRowsTogether) {
-        BackwardColumnwise<kRowsTogether, false>(terms, x, dy, cols, task.gamma, cols, 0,
+        BackwardColumnwise<kRowsTogether, false>(terms, x, dy, cols, task.gamma, cols, Later{},
                                                  buffer.Room(), cols, gamma_sum, beta_sum);
       } else if (count == 2) {
-        BackwardColumnwise<2, false>(terms, x, dy, cols, task.gamma, cols, 0, buffer.Room(), cols,
-                                     gamma_sum, beta_sum);
+        BackwardColumnwise<2, false>(terms, x, dy, cols, task.gamma, cols, Later{}, buffer.Room(),
+                                     cols, gamma_sum, beta_sum);
       } else {
-        BackwardColumnwise<1, false>(terms, x, dy, cols, task.gamma, cols, 0, buffer.Room(), cols,
-                                     gamma_sum, beta_sum);
+        BackwardColumnwise<1, false>(terms, x, dy, cols, task.gamma, cols, Later{}, buffer.Room(),
+                                     cols, gamma_sum, beta_sum);
       }
       buffer.Commit(count * cols, [&](int64_t i) __attribute__((always_inline)) {
-        const int64_t c = next + count * cols / 2 + i / 2;
-        Prefetch((i * static_cast<int64_t>(sizeof(T)) / 64 % 2 == 0 ? x : dy) + c);
+        PrefetchOtherHalf<1>(x, dy, 0, count * cols, later.next, i);
       });
     } else if (count == kRowsTogether) {
-      BackwardColumnwise<kRowsTogether, stream>(terms, x, dy, cols, task.gamma, cols, next, dx,
+      BackwardColumnwise<kRowsTogether, stream>(terms, x, dy, cols, task.gamma, cols, later, dx,
                                                 task.dx_step, gamma_sum, beta_sum);
     } else if (count == 2) {
-      BackwardColumnwise<2, stream>(terms, x, dy, cols, task.gamma, cols, next, dx, task.dx_step,
+      BackwardColumnwise<2, stream>(terms, x, dy, cols, task.gamma, cols, later, dx, task.dx_step,
                                     gamma_sum, beta_sum);
     } else if (by_column) {
-      BackwardColumnwise<1, stream>(terms, x, dy, cols, task.gamma, cols, next, dx, task.dx_step,
+      BackwardColumnwise<1, stream>(terms, x, dy, cols, task.gamma, cols, later, dx, task.dx_step,
                                     gamma_sum, beta_sum);
     } else {
       const int64_t param = FirstParam(task.layout, row, 0);

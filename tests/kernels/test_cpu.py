@@ -286,7 +286,12 @@ def test_outputs_past_the_cache(case: tuple, dtype: np.dtype, rng: np.random.Gen
         *[({"axis": [-1]}, shape) for shape in [
             (35001, 128), (4700, 1008), (4601, 1024), (2301, 2048), (1150, 4096), (281, 16384),
             (141, 32768),
+            # blocks of short rows, and two rows together
+            (280003, 16), (95003, 47), (43003, 112), (18001, 256), (9001, 512),
+            # rows that begin amid a line, stored through a buffer or not
+            (39001, 113), (9001, 500), (4601, 1001), (2301, 2047),
         ]],
+        ({"groups": -1, "channels_last": False}, (1500, 64, 7, 7)),
         ({"axis": [1]}, (5, 1024, 1024)), ({"groups": -1, "channels_last": True}, (16, 64, 64, 72)),
     ],
     ids=named,
@@ -299,6 +304,19 @@ def test_aligned_outputs_past_the_cache(
     types = (dtype, dtype, F32)
     check(case, rng, types)
     check_threads(case, draw(case, rng, types), threads=3)
+
+
+@pytest.mark.parametrize("prefetch", ["stores", "passes"])
+def test_outputs_past_the_cache_however_lines_are_prefetched(prefetch: str) -> None:
+    import subprocess
+
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-k", "aligned_outputs", __file__],
+        env=os.environ | {"NV_NORMS_CPU_PREFETCH": prefetch},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-1000:]
 
 
 @pytest.mark.parametrize("case", CASES, ids=named)
