@@ -1,6 +1,6 @@
 // Normalizations on the CPU: entry points of the kernel library. The results do not depend on the
-// number of threads: work is cut by shape (and what CPU it is) alone and partial sums are added in a
-// fixed order.
+// number of threads: work is cut by shape (and what CPU it is) alone and partial sums are added in
+// a fixed order.
 #ifndef NV_NORMS_KERNELS_CPU_NORMS_H_
 #define NV_NORMS_KERNELS_CPU_NORMS_H_
 
