@@ -10,9 +10,9 @@ namespace NV_NORMS_TARGET {
 namespace {
 
 // Where rows are streamed that do not begin with a line they are stored here first, one after
-// another, and then line by line, four rows at a time: at most this many bytes. 100 MB of float32,
-// 2 threads, milliseconds, one by one and so (on a busy machine): 36.6 and 23.8 at 100
-// columns; 22.5 and 28.3 at 1000, which do not fit.
+// another, and then line by line: at most this many bytes at a time. Gradients, four rows at a
+// time, 100 MB of float32, 2 threads, milliseconds, one by one and so (on a busy machine): 36.6 and
+// 23.8 at 100 columns; 22.5 and 28.3 at 1000, which do not fit.
 constexpr int64_t kBufferedBytes = 8 << 10;
 
 // Streams what is stored in a buffer to consecutive addresses. The parts of lines at both ends are

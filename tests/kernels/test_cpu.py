@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -308,8 +309,6 @@ def test_aligned_outputs_past_the_cache(
 
 @pytest.mark.parametrize("prefetch", ["stores", "passes"])
 def test_outputs_past_the_cache_however_lines_are_prefetched(prefetch: str) -> None:
-    import subprocess
-
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-k", "aligned_outputs", __file__],
         env=os.environ | {"NV_NORMS_CPU_PREFETCH": prefetch},
@@ -438,8 +437,6 @@ def test_nan_stays_in_its_statistic(value: float, rng: np.random.Generator) -> N
 
 
 def test_an_unknown_target_is_named(tmp_path: Path) -> None:
-    import subprocess
-
     code = (
         "import numpy as np, cpu_library; x = np.zeros((2, 3), np.float32);"
         "cpu_library.forward(x, None, None, x, x[0], x[1], axis=[-1])()"
@@ -458,8 +455,6 @@ def test_an_unknown_target_is_named(tmp_path: Path) -> None:
 @pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="its shadow is larger")
 @pytest.mark.parametrize("way", ["forward", "backward"])
 def test_too_little_memory_for_an_activation_is_an_error(way: str) -> None:
-    import subprocess
-
     code = (
         "import resource, numpy as np, cpu_library;"
         "x = np.ones((1, 1 << 25, 1), np.float16); y = np.ones_like(x);"
