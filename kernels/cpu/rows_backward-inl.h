@@ -187,8 +187,8 @@ NV_NORMS_INLINE void BackwardColumnwise(const GradientTerms<ComputedIn<T>>* term
         out[p] = gradient(r, Load(dy + r * step + at), Load(x + r * step + at), Load(gamma + at),
                           &dgamma_sum[p], &dbeta_sum[p]);
       }
-#pragma GCC unroll 8
-      for (int p = 0; p < parts; ++p) Stream(out[p], dx + r * dx_step + i + p * lanes);
+      StoreLine<stream>(dx + r * dx_step + i,
+                        [&](int j) __attribute__((always_inline)) { return out[j / lanes]; });
     }
 #pragma GCC unroll 8
     for (int p = 0; p < parts; ++p) {
@@ -200,7 +200,9 @@ NV_NORMS_INLINE void BackwardColumnwise(const GradientTerms<ComputedIn<T>>* term
       dx, count, [&](int64_t i) __attribute__((always_inline)) { run(i, 0); },
       [&](int64_t i, int64_t rest) __attribute__((always_inline)) { run(i, rest); },
       [&](int64_t i) __attribute__((always_inline)) {
-        if (later.at_stores) {
+        if (!stream) {
+          // What is read is in the cache.
+        } else if (later.at_stores) {
           PrefetchAll<rows>(x, dy, step, later.next, i);
         } else {
           PrefetchOtherHalf<rows>(x, dy, step, count, later.next, i);

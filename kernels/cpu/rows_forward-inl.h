@@ -45,12 +45,19 @@ NV_NORMS_INLINE void Clear(V* v) {
   for (int u = 0; u < kUnroll; ++u) v[u] = V{};
 }
 
-// Each pass over a row prefetches a part of a row that comes later, `next`: a quarter in each of
-// the first two passes, half while lines are streamed (StoreAll), so that the memory is busy all
-// the time; or all of it while lines are streamed (PrefetchesAtStores). `next` may be null.
+// Numbers of 16 bits have their moments from one pass: see MeanOf.
 template <typename T>
-NV_NORMS_INLINE void PrefetchQuarter(const T* next, int64_t i) {
-  if (next != nullptr) Prefetch(next + i / 4);
+constexpr bool kOnePass = sizeof(T) == 2;
+
+// Each pass over a row prefetches a part of a row that comes later, `next`: a quarter in each of
+// the first two passes (half in one), half while lines are streamed (StoreAll), so that the memory
+// is busy all the time; or all of it while lines are streamed (PrefetchesAtStores). `next` may be
+// null.
+template <typename T>
+constexpr int64_t kPrefetchParts = kOnePass<T> ? 2 : 4;
+template <typename T>
+NV_NORMS_INLINE void PrefetchPart(const T* next, int64_t i) {
+  if (next != nullptr) Prefetch(next + i / kPrefetchParts<T>);
 }
 
 // While lines of a row are streamed: of `next`, which has as many numbers, all or the second half.
@@ -81,7 +88,7 @@ NV_NORMS_INLINE double SumShifted(const T* x, int64_t count, ComputedIn<T> shift
   ForBlocks<A>(
       count,
       [&](int u, int64_t i) __attribute__((always_inline)) {
-        if (u == 0) PrefetchQuarter(next, i);
+        if (u == 0) PrefetchPart(next, i);
         sum[u] += Load(x + i) - s;
       },
       [&](int64_t i, int64_t rest)
@@ -110,7 +117,7 @@ NV_NORMS_INLINE void SumMoments(const T* x, int64_t count, ComputedIn<T> shift, 
   ForBlocks<A>(
       count,
       [&](int u, int64_t i) __attribute__((always_inline)) {
-        if (u == 0) PrefetchQuarter(next, i);
+        if (u == 0) PrefetchPart(next, i);
         add(u, Load(x + i) - s);
       },
       [&](int64_t i, int64_t rest)
@@ -123,20 +130,40 @@ NV_NORMS_INLINE void SumMoments(const T* x, int64_t count, ComputedIn<T> shift, 
       });
 }
 
-NV_NORMS_INLINE ComputedIn<Half> First(const Half* x) { return LoadPart(x, 1, 0.0f)[0]; }
-NV_NORMS_INLINE ComputedIn<Bfloat16> First(const Bfloat16* x) { return LoadPart(x, 1, 0.0f)[0]; }
 NV_NORMS_INLINE float First(const float* x) { return *x; }
 NV_NORMS_INLINE double First(const double* x) { return *x; }
 
+// The nearest number of its type.
+template <typename T>
+NV_NORMS_INLINE float RoundedTo(float value) {
+  return Widen(Narrow(Splat(value), T()), T())[0];
+}
+
 // Two passes. The first one is shifted by the first number, so that it loses nothing where the mean
 // is large, and the second one by the mean, so that it loses nothing where that number is far off.
+//
+// Numbers of 16 bits leave room in a float's: one pass about the mean of the first of them, rounded
+// to their type, so that the differences are exact; where that turns out to be far from the mean,
+// another pass about the mean.
 template <typename T>
 NV_NORMS_INLINE ComputedIn<T> MeanOf(Formula formula, const T* x, int64_t count, const T* next) {
   using A = ComputedIn<T>;
   if (formula == Formula::kRms) return A(0);
-  const A first = First(x);
-  return static_cast<A>(first + SumShifted(x, count, first, next) / static_cast<double>(count));
+  if constexpr (kOnePass<T>) {
+    constexpr int64_t lanes = kLanes<A>;
+    const int64_t first = count < lanes ? count : lanes;
+    const Vec<A> v = count < lanes ? LoadPart(x, count, A(0)) : Load(x);
+    return RoundedTo<T>(static_cast<A>(SumLanes(v) / static_cast<double>(first)));
+  } else {
+    const A first = First(x);
+    return static_cast<A>(first + SumShifted(x, count, first, next) / static_cast<double>(count));
+  }
 }
+
+// A mean that was guessed may be so many deviations off: twice what a pass about the very mean
+// rounds, five times in the variance, of a float's last bits.
+constexpr double kFarOff = 2;
+
 template <typename T>
 NV_NORMS_INLINE Moments MomentsAbout(Formula formula, const T* x, int64_t count, ComputedIn<T> mean,
                                      const T* next) {
@@ -144,15 +171,27 @@ NV_NORMS_INLINE Moments MomentsAbout(Formula formula, const T* x, int64_t count,
   double sum;
   double squares;
   SumMoments(x, count, mean, next, &sum, &squares);
-  if (formula != Formula::kRms) return FromSums(n, mean, sum, squares);
+  if (formula != Formula::kRms) {
+    Moments out = FromSums(n, mean, sum, squares);
+    if constexpr (kOnePass<T>) {
+      if (sum * sum > (kFarOff * kFarOff) * n * out.m2) {
+        const T* none = nullptr;
+        mean = RoundedTo<T>(static_cast<float>(out.mean));
+        SumMoments(x, count, mean, none, &sum, &squares);
+        out = FromSums(n, mean, sum, squares);
+      }
+    }
+    return out;
+  }
   Moments out;
   out.count = n;
   out.m2 = squares;
   return out;
 }
 
-// Calls visit(index) for whole vectors, visit_part(index, count) for parts of one, and
-// visit_line(index) for whole cache lines of `to` where they are to be streamed.
+// Calls visit(index) for whole vectors and visit_part(index, count) for parts of one; and
+// visit_line(index) for whole cache lines of `to` where they are to be streamed, for as many
+// numbers anywhere where vectors are stored in pairs.
 template <typename T, bool stream, typename Visit, typename VisitPart, typename VisitLine>
 NV_NORMS_INLINE void ForStores(const T* to, int64_t count, const Visit& visit,
                                const VisitPart& visit_part, const VisitLine& visit_line) {
@@ -164,7 +203,10 @@ NV_NORMS_INLINE void ForStores(const T* to, int64_t count, const Visit& visit,
     const int64_t before = offset == 0 ? 0 : line - offset < count ? line - offset : count;
     for (; i + lanes <= before; i += lanes) visit(i);
     if (i < before) visit_part(i, before - i);
-    for (i = before; i + line <= count; i += line) visit_line(i);
+    i = before;
+  }
+  if (stream || kStoredInPairs<T>) {
+    for (; i + line <= count; i += line) visit_line(i);
   }
   for (; i + lanes <= count; i += lanes) visit(i);
   if (i < count) visit_part(i, count - i);
@@ -174,15 +216,14 @@ NV_NORMS_INLINE void ForStores(const T* to, int64_t count, const Visit& visit,
 template <bool stream, typename T, typename Ahead, typename Value, typename ValuePart>
 NV_NORMS_INLINE void StoreAll(T* to, int64_t count, const Ahead& ahead, const Value& value,
                               const ValuePart& value_part) {
-  constexpr int64_t lanes = kLanes<ComputedIn<T>>;
-  constexpr int64_t line = 64 / sizeof(T);
   ForStores<T, stream>(
       to, count, [&](int64_t i) __attribute__((always_inline)) { Store(value(i), to + i); },
       [&](int64_t i, int64_t rest)
           __attribute__((always_inline)) { StorePart(value_part(i, rest), rest, to + i); },
       [&](int64_t i) __attribute__((always_inline)) {
-        ahead(i);
-        for (int64_t j = 0; j < line; j += lanes) Stream(value(i + j), to + i + j);
+        if (stream) ahead(i);
+        StoreLine<stream>(to + i,
+                          [&](int j) __attribute__((always_inline)) { return value(i + j); });
       });
 }
 
@@ -192,12 +233,12 @@ NV_NORMS_INLINE void NormalizeBy(const T* x, int64_t count, const Scaling<Comput
                                  const Ahead<T>& ahead, T* y) {
   using A = ComputedIn<T>;
   const Vec<A> high = Splat(scaling.high);
-  const Vec<A> low = Splat(scaling.low);
   const Vec<A> rstd = Splat(scaling.rstd);
+  const Vec<A> low = rstd * scaling.low;
   // The parameters are loaded before, wherever a lane stands: only in one block of code does the
   // compiler join a product and a sum, and where a part of a vector begins hangs on y's address.
   const auto output = [&](Vec<A> v, Vec<A> g, Vec<A> b) __attribute__((always_inline)) {
-    Vec<A> out = ((v - high) - low) * rstd;
+    Vec<A> out = (v - high) * rstd - low;
     if (with_gamma) out = out * g;
     if (with_beta) out = out + b;
     return out;
@@ -223,16 +264,16 @@ NV_NORMS_INLINE void NormalizeScalar(const T* x, int64_t count,
                                      ComputedIn<T> beta, const Ahead<T>& ahead, T* y) {
   using A = ComputedIn<T>;
   const Vec<A> high = Splat(scaling.high);
-  const Vec<A> low = Splat(scaling.low);
   const Vec<A> rstd = Splat(scaling.rstd);
+  const Vec<A> low = rstd * scaling.low;
   const Vec<A> g = Splat(gamma);
   const Vec<A> b = Splat(beta);
   StoreAll<stream>(
       y, count, ahead,
       [&](int64_t i)
-          __attribute__((always_inline)) { return ((Load(x + i) - high) - low) * rstd * g + b; },
+          __attribute__((always_inline)) { return ((Load(x + i) - high) * rstd - low) * g + b; },
       [&](int64_t i, int64_t rest) __attribute__((always_inline)) {
-        return ((LoadPart(x + i, rest, A(0)) - high) - low) * rstd * g + b;
+        return ((LoadPart(x + i, rest, A(0)) - high) * rstd - low) * g + b;
       });
 }
 
@@ -308,7 +349,7 @@ NV_NORMS_INLINE void ForwardShortRows(const RowForward<T>& task, int64_t begin, 
   Scaling<A> scaling;
   for (int64_t row = begin; row < end + 2; ++row, x += cols, y += cols) {
     const T* next = stream && !at_stores ? x + far : nullptr;
-    const T* next_quarter = stream && !at_stores ? x + far + cols / 4 : nullptr;
+    const T* next_quarter = stream && !at_stores ? x + far + (kOnePass<T> ? 0 : cols / 4) : nullptr;
     const Scaling<A> output = scaling;
     if (row > begin && row <= end) {
       const Moments moments = MomentsAbout(task.formula, x - cols, cols, mean, next_quarter);
@@ -340,11 +381,13 @@ NV_NORMS_INLINE Moments MomentsOf(Formula formula, const T* x, int64_t count, co
   ComputedIn<T> mean = 0;
   for (int64_t i = 0;; i += kPiece) {
     const int64_t size = i >= count ? 0 : count - i < kPiece ? count - i : kPiece;
-    const T* first = next == nullptr ? nullptr : next + i / 4;
+    const T* first = next == nullptr ? nullptr : next + i / kPrefetchParts<T>;
     const ComputedIn<T> mean_before = mean;
     if (size > 0) mean = MeanOf(formula, x + i, size, first);
     if (before > 0) {
-      const T* second = next == nullptr ? nullptr : next + count / 4 + (i - kPiece) / 4;
+      const T* second =
+          next == nullptr ? nullptr
+                          : next + (kOnePass<T> ? 0 : count / 4) + (i - kPiece) / kPrefetchParts<T>;
       Merge(MomentsAbout(formula, x + i - kPiece, before, mean_before, second), &total);
     }
     if (size == 0) return total;

@@ -1,6 +1,8 @@
 // Everything of one target. Included once by each targets_*.cc after `#pragma GCC target`, with
 //   NV_NORMS_TARGET         the target's namespace
 //   NV_NORMS_VECTOR_BYTES   the size of its vectors
+//   NV_NORMS_BFLOAT16       1 where it has AVX-512's conversion to bfloat16: of that type's kernels
+//                           alone, the others are those of avx512
 // All other headers come before the pragma: their inline functions are shared with code for any
 // CPU.
 #include "kernels/cpu/column_statistics-inl.h"
@@ -82,12 +84,18 @@ constexpr Kernels<T> MakeKernels() {
   return out;
 }
 
-constexpr KernelTables kTables = {MakeKernels<Half>(), MakeKernels<Bfloat16>(),
-                                  MakeKernels<float>(), MakeKernels<double>()};
-
 }  // namespace
 
-const KernelTables& Tables() { return kTables; }
+const KernelTables& Tables() {
+#if NV_NORMS_BFLOAT16
+  static const KernelTables tables = {avx512::Tables().half, MakeKernels<Bfloat16>(),
+                                      avx512::Tables().single, avx512::Tables().wide};
+#else
+  static constexpr KernelTables tables = {MakeKernels<Half>(), MakeKernels<Bfloat16>(),
+                                          MakeKernels<float>(), MakeKernels<double>()};
+#endif
+  return tables;
+}
 
 }  // namespace NV_NORMS_TARGET
 }  // namespace cpu

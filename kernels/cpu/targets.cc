@@ -11,7 +11,7 @@ namespace cpu {
 namespace {
 
 constexpr char kVariable[] = "NV_NORMS_CPU_TARGET";
-constexpr int kMaxTargets = 3;
+constexpr int kMaxTargets = 4;
 
 // What this CPU can run, the best first; how many.
 int Usable(Target* out) {
@@ -23,6 +23,9 @@ int Usable(Target* out) {
   if (v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl")) {
+    if (__builtin_cpu_supports("avx512bf16")) {
+      out[count++] = {"avx512bf16", &avx512bf16::Tables()};
+    }
     out[count++] = {"avx512", &avx512::Tables()};
   }
   // Every CPU with AVX2 has F16C.

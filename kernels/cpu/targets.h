@@ -2,10 +2,9 @@
 // run: the widest one that the CPU has, or what the environment variable NV_NORMS_CPU_TARGET names.
 //
 // The vectors are GCC's own (vector_size) and each targets_*.cc compiles the same source below
-// another
-// `#pragma GCC target`: that is all these loops need, and it asks for no library that a build
-// machine may not have (Highway's headers come with TensorFlow, but without the part that must be
-// linked).
+// another `#pragma GCC target`: that is all these loops need, and it asks for no library that a
+// build machine may not have (Highway's headers come with TensorFlow, but without the part that
+// must be linked).
 #ifndef NV_NORMS_KERNELS_CPU_TARGETS_H_
 #define NV_NORMS_KERNELS_CPU_TARGETS_H_
 
@@ -32,6 +31,9 @@ const KernelTables& Tables();
 namespace avx512 {
 const KernelTables& Tables();
 }
+namespace avx512bf16 {
+const KernelTables& Tables();
+}
 #endif
 
 struct Target {
@@ -41,7 +43,7 @@ struct Target {
 
 // An error if NV_NORMS_CPU_TARGET names something else than a target that this CPU can run.
 const Status& TargetStatus();
-// "avx512", "avx2" or "baseline".
+// "avx512bf16", "avx512", "avx2" or "baseline".
 const Target& ChosenTarget();
 
 }  // namespace cpu

@@ -7,6 +7,7 @@ python=${PYTHON:-python3}
 targets="baseline"
 grep -q -w avx2 /proc/cpuinfo && targets="$targets avx2"
 grep -q -w avx512vl /proc/cpuinfo && targets="$targets avx512"
+grep -q -w avx512_bf16 /proc/cpuinfo && targets="$targets avx512bf16"
 benchmarks/kernels/build_cpu.sh
 for target in $targets; do
   echo "== $target"
