@@ -1,7 +1,9 @@
 // Rows whose parameters are their own (instance norm of NC...) or those of runs of columns (group
 // norm of NC...), held in the registers of a block that ends with its row: blocks start in turn and
 // go through memory side by side, and while one waits for its sums the others of its multiprocessor
-// read and write. Rows whose parameters belong to columns gain nothing: each block would load all.
+// read and write. Rows that are no whole vectors, or runs that end within them, which no other
+// kernels take well, have a cluster of blocks where they are too long for one. Rows whose
+// parameters belong to columns gain nothing: each block would load all.
 #ifndef NV_NORMS_KERNELS_CUDA_HELD_H_
 #define NV_NORMS_KERNELS_CUDA_HELD_H_
 

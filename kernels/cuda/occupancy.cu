@@ -47,5 +47,38 @@ int ResidentBlocks(const void* kernel, int threads, int64_t shared) {
   return blocks;
 }
 
+cudaError_t AllowCluster(const void* kernel, int blocks) {
+  if (blocks <= 8) return cudaSuccess;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+}
+
+int ResidentClusters(const void* kernel, int cluster, int threads, int64_t shared) {
+  using Key = std::tuple<int, const void*, int, int, int64_t>;
+  static Known<Key, int> known;
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return 0;
+  const Key key(device, kernel, cluster, threads, shared);
+  int clusters = 0;
+  if (known.Find(key, &clusters)) return clusters;
+  cudaLaunchAttribute attribute[1];
+  attribute[0].id = cudaLaunchAttributeClusterDimension;
+  attribute[0].val.clusterDim.x = static_cast<unsigned>(cluster);
+  attribute[0].val.clusterDim.y = 1;
+  attribute[0].val.clusterDim.z = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(cluster));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shared);
+  config.attrs = attribute;
+  config.numAttrs = 1;
+  if (AllowShared(kernel) != cudaSuccess || AllowCluster(kernel, cluster) != cudaSuccess ||
+      cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess) {
+    cudaGetLastError();  // not an error of the launches to come
+    clusters = 0;
+  }
+  known.Keep(key, clusters);
+  return clusters;
+}
+
 }  // namespace cuda
 }  // namespace nv_norms

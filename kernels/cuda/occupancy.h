@@ -18,6 +18,12 @@ cudaError_t AllowShared(const void* kernel);
 // 0 where none fits.
 int ResidentBlocks(const void* kernel, int threads, int64_t shared);
 
+// Lets a kernel have clusters of so many blocks; never takes it back, as AllowShared does not.
+cudaError_t AllowCluster(const void* kernel, int blocks);
+
+// Clusters of so many blocks that the current device holds at once; 0 where it cannot tell.
+int ResidentClusters(const void* kernel, int cluster, int threads, int64_t shared);
+
 }  // namespace cuda
 }  // namespace nv_norms
 

@@ -266,33 +266,8 @@ RingShape RingShapeOf(int64_t rows, int64_t cols, const RingSizes& sizes, int64_
 
 int64_t ClustersThatFit(const void* kernel, const RingShape& shape) {
   const int cluster = std::max(shape.blocks, shape.allies);
-  if (cluster == 1) return shape.teams;
-  using Key = std::tuple<int, const void*, int, int64_t, int>;
-  static Known<Key, int64_t> known;
-  int device = 0;
-  if (cudaGetDevice(&device) != cudaSuccess) return 0;
-  const Key key(device, kernel, cluster, shape.shared, shape.threads);
-  int64_t out = 0;
-  if (known.Find(key, &out)) return out;
-  cudaLaunchAttribute attribute[1];
-  attribute[0].id = cudaLaunchAttributeClusterDimension;
-  attribute[0].val.clusterDim.x = static_cast<unsigned>(cluster);
-  attribute[0].val.clusterDim.y = 1;
-  attribute[0].val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(cluster));
-  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
-  config.dynamicSmemBytes = static_cast<size_t>(shape.shared);
-  config.attrs = attribute;
-  config.numAttrs = 1;
-  int fit = 0;
-  if (AllowShared(kernel) != cudaSuccess || AllowCluster(kernel, cluster) != cudaSuccess ||
-      cudaOccupancyMaxActiveClusters(&fit, kernel, &config) != cudaSuccess) {
-    cudaGetLastError();  // not an error of the launches to come
-    fit = 0;
-  }
-  known.Keep(key, fit);
-  return fit;
+  return cluster == 1 ? shape.teams
+                      : ResidentClusters(kernel, cluster, shape.threads, shape.shared);
 }
 
 }  // namespace cuda

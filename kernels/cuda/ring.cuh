@@ -104,12 +104,6 @@ inline bool ByRowFits(const RowLayout& layout, int64_t size) {
   return layout.rows <= kMost && layout.cols <= kMost && layout.cols * size % 16 == 0;
 }
 
-// Lets a kernel have clusters of so many blocks; never takes it back, as AllowShared does not.
-inline cudaError_t AllowCluster(const void* kernel, int blocks) {
-  if (blocks <= 8) return cudaSuccess;
-  return cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-}
-
 // Clusters of a kernel that the device holds at once; 0 where it cannot tell.
 int64_t ClustersThatFit(const void* kernel, const RingShape& shape);
 

@@ -52,6 +52,13 @@ SHAPES = [
     ((2, 3, 131), 3), ((3, 4, 263), 4), ((2, 3, 119, 120), 3), ((1, 3, 14337), 3),
     ((1, 3, 16387), 3), ((2, 2, 32775), 2), ((1, 3, 55303), 3), ((1, 3, 32771), 3),
     ((2, 3, 65543), 3), ((9, 5, 13, 13), 5),
+    # and clusters of 3 to 16 blocks, of half as many threads as there may be and of all
+    ((2, 3, 257, 257), 3), ((1, 2, 511, 1025), 2), ((1, 3, 511, 513), 3),
+    # their runs: within a vector at both ends; those of rows that are whole vectors, by clusters;
+    # many of them, few to a block; longer rows than clusters hold
+    ((3, 6, 7, 7), 3), ((5, 6, 15, 15), 2), ((3, 9, 33, 33), 3), ((2, 6, 91, 91), 2),
+    ((2, 6, 257, 257), 2), ((2, 16, 65, 65), 2), ((1, 16, 129, 129), 2), ((1, 70, 31, 31), 1),
+    ((3, 350, 7, 11), 2), ((2, 16, 8, 8, 33), 2), ((1, 6, 21, 1999), 2), ((1, 8, 511, 257), 1),
     # short rows of whole vectors or not, in tiles: 1 to 32 lanes to a row, several tiles to a warp
     ((70, 40, 5), 40), ((33, 17, 7, 7), 17), ((300, 64, 4, 4), 64), ((9, 12, 300), 12),
     ((13, 6, 256), 6), ((5, 9, 15, 15), 9), ((7, 3, 11), 3), ((100, 3, 100), 3), ((40, 30, 64), 30),
@@ -79,7 +86,8 @@ def test_every_cut(case, dtype):
 
 
 CUTS = [((2, 6, 8, 8), 6, False), ((3, 5, 5000), 5, False), ((2, 12, 5000), 3, False)]
-CUTS += [((3, 7, 1001), 7, False)]
+CUTS += [((3, 7, 1001), 7, False), ((3, 9, 33, 33), 3, False), ((2, 6, 91, 91), 2, False)]
+CUTS += [((1, 3, 66049), 3, False)]
 
 
 @pytest.mark.parametrize("case", [*CUTS, ((2, 6, 45), 2, False)], ids=str)
@@ -173,13 +181,14 @@ def forward(x, groups):
     return y, stats, rstd, call
 
 
-@pytest.mark.parametrize("far", [0, 12345, 39999], ids="element {}".format)
+@pytest.mark.parametrize("far", [0, 0.3, -1], ids="element {}".format)
+@pytest.mark.parametrize("length", [40000, 66049])
 @pytest.mark.parametrize("value", [1e4, -3e5])
-def test_one_element_far_from_the_others(far, value):
+def test_one_element_far_from_the_others(far, value, length):
     """Whichever element the kernel looks at first, one far off costs no precision."""
     rng = np.random.default_rng(3)
-    x = rng.normal(2.0, 1.0, (2, 3, 40000)).astype(np.float32)
-    x[:, :, far] = value
+    x = rng.normal(2.0, 1.0, (2, 3, length)).astype(np.float32)
+    x[:, :, -1 if far == -1 else int(far * length)] = value
     y = forward(torch.from_numpy(x).cuda(), 3)[0].double().cpu().numpy()
     centered = x.astype(np.float64) - x.astype(np.float64).mean(axis=2, keepdims=True)
     expected = centered / np.sqrt((centered**2).mean(axis=2, keepdims=True) + 1e-3)
@@ -187,7 +196,7 @@ def test_one_element_far_from_the_others(far, value):
     assert (np.abs(y - expected) <= bound).all(), np.abs(y - expected).max()
 
 
-@pytest.mark.parametrize("length", [64, 5000, 90000])
+@pytest.mark.parametrize("length", [64, 5000, 90000, 66049])
 def test_nan_and_infinity_stay_in_their_channel(length):
     torch.manual_seed(5)
     x = torch.randn(3, 8, length, device="cuda")
@@ -204,7 +213,7 @@ def test_nan_and_infinity_stay_in_their_channel(length):
 
 
 def test_constant_rows_give_exactly_beta():
-    for length in (64, 5000, 90000):
+    for length in (64, 5000, 90000, 66049):
         x = torch.full((2, 4, length), 123.456, device="cuda")
         y, mean, rstd, _ = forward(x, 4)
         assert bool((y == 0).all())
