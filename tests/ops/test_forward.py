@@ -125,6 +125,20 @@ def test_a_first_element_far_from_the_others_costs_no_precision(
     formulas.assert_close(y[rest], expected[rest], 8, "y")
 
 
+# A CPU guesses the mean of a row of 16-bit numbers by its first ones.
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("columns", [130, 768, 5000])
+@pytest.mark.parametrize("count", [1, 16, 70])
+@pytest.mark.parametrize("far", [30.0, -1e4])
+def test_first_elements_of_16_bits_far_from_the_others_cost_no_precision(
+    ops: Any, device: str, dtype: str, columns: int, count: int, far: float
+) -> None:
+    x = random(4, (40, columns), DTYPES["float32"])
+    x[:, :count] += far
+    x = x.astype(DTYPES[dtype])
+    check(*layer(ops, x, [-1], device, False, False))
+
+
 @pytest.mark.parametrize("value", [0.0, 1.0, 0.1, 12345.678, -1e6])
 @pytest.mark.parametrize("shape,axis", [((3, 1000), [-1]), ((2, 40000), [-1]), ((2, 1000, 3), [1])])
 def test_a_constant_row_gives_exactly_offset(
