@@ -23,9 +23,11 @@ int Usable(Target* out) {
   if (v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl")) {
+#if NV_NORMS_X86_BFLOAT16
     if (__builtin_cpu_supports("avx512bf16")) {
       out[count++] = {"avx512bf16", &avx512bf16::Tables()};
     }
+#endif
     out[count++] = {"avx512", &avx512::Tables()};
   }
   // Every CPU with AVX2 has F16C.

@@ -15,6 +15,12 @@
 #else
 #define NV_NORMS_X86_TARGETS 0
 #endif
+// Older ones do not have AVX-512's bfloat16, or do not tell whether a CPU has it.
+#if NV_NORMS_X86_TARGETS && __GNUC__ >= 11
+#define NV_NORMS_X86_BFLOAT16 1
+#else
+#define NV_NORMS_X86_BFLOAT16 0
+#endif
 
 namespace nv_norms {
 namespace cpu {
@@ -31,6 +37,8 @@ const KernelTables& Tables();
 namespace avx512 {
 const KernelTables& Tables();
 }
+#endif
+#if NV_NORMS_X86_BFLOAT16
 namespace avx512bf16 {
 const KernelTables& Tables();
 }

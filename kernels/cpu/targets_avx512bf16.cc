@@ -2,7 +2,7 @@
 // AVX-512's.
 #include "kernels/cpu/targets.h"
 
-#if NV_NORMS_X86_TARGETS
+#if NV_NORMS_X86_BFLOAT16
 #include <immintrin.h>
 
 #include <cstring>
@@ -21,4 +21,4 @@
 #define NV_NORMS_BFLOAT16 1
 #include "kernels/cpu/target_tables-inl.h"
 
-#endif  // NV_NORMS_X86_TARGETS
+#endif  // NV_NORMS_X86_BFLOAT16
