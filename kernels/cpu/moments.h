@@ -20,11 +20,12 @@ struct Moments {
 };
 
 // Moments of `count` numbers about `shift`, which is close to their mean, given their sums about
-// it.
+// it. Here and below a product with 1 / count, which waits for nothing, and not a quotient, which
+// would wait for the sums: rows of 256 float32 in the L2 cache 239 and 215 picoseconds a number.
 inline Moments FromSums(double count, double shift, double sum, double squares) {
   Moments out;
   out.count = count;
-  const double low = sum / count;
+  const double low = sum * (1.0 / count);
   out.mean = shift + low;
   out.m2 = std::max(squares - sum * low, 0.0);  // keeps NaN
   return out;
@@ -57,7 +58,7 @@ struct Scaling {
 template <typename A>
 NV_NORMS_INLINE Scaling<A> FinishStatistic(const Moments& moments, Formula formula, double epsilon,
                                            DType stat, int64_t index, void* mean, void* rstd) {
-  const double r = 1.0 / std::sqrt(moments.m2 / moments.count + epsilon);
+  const double r = 1.0 / std::sqrt(moments.m2 * (1.0 / moments.count) + epsilon);
   Scaling<A> out;
   if (formula == Formula::kCenter) {
     out.high = static_cast<A>(moments.mean);
