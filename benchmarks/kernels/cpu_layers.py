@@ -1,12 +1,12 @@
 """Keras layers on the CPU in a tf.function: one elementwise op, stock, XLA and fused, in one run.
 
 usage: python benchmarks/kernels/cpu_layers.py [--layers layer rms group] [--shapes 4096x768 ...]
-       [--threads 2] [--seconds 0.5]
+       [--policy float32] [--threads 2] [--seconds 0.5]
 
 Prints a Markdown table of microseconds, the median of calls taken in turns: `x * 1.5` on the same
 tensor, then the layer's forward and its forward + backward (to x and the weights) as TensorFlow
 runs them (oneDNN on), as XLA compiles them, and fused; and how the fused ones compare. Outputs are
-fresh tensors, as in any model.
+fresh tensors, as in any model. x and its gradient are of the type that the policy computes in.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ def in_turns(calls: dict[str, Callable], seconds: float) -> dict[str, float]:
 def measure(kind: str, shape: list[int], seconds: float) -> dict[str, float]:
     """Microseconds of every variant."""
     rng = np.random.default_rng(0)
-    x = tf.constant(rng.standard_normal(shape, np.float32))
-    dy = tf.constant(rng.standard_normal(shape, np.float32))
+    dtype = keras.config.dtype_policy().compute_dtype
+    x = tf.cast(rng.standard_normal(shape, np.float32), dtype)
+    dy = tf.cast(rng.standard_normal(shape, np.float32), dtype)
     layer = make(kind, shape[-1])
     layer.build(shape)
 
@@ -97,14 +98,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", nargs="+", default=list(SHAPES), choices=list(SHAPES))
     parser.add_argument("--shapes", nargs="+", help="of x, e.g. 4096x768; by default a list")
+    parser.add_argument("--policy", default="float32", help="Keras' dtype policy")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=0.5, help="for each variant")
     options = parser.parse_args()
+    keras.config.set_dtype_policy(options.policy)
+    size = tf.as_dtype(keras.config.dtype_policy().compute_dtype).size
     tf.config.threading.set_intra_op_parallelism_threads(options.threads)
     tf.config.threading.set_inter_op_parallelism_threads(options.threads)
     print(
         f"{platform.processor() or platform.machine()}, {options.threads} threads, TensorFlow "
-        f"{tf.__version__}, Keras {keras.__version__}; float32, microseconds\n"
+        f"{tf.__version__}, Keras {keras.__version__}; {options.policy}, microseconds\n"
     )
     columns = ["x * 1.5", "stock", "XLA", "fused"]
     ratios = ["fused / x * 1.5", "stock / fused", "XLA / fused"]
@@ -113,7 +117,7 @@ def main() -> None:
     print("| " + " | ".join(header) + " |\n" + "|---" * len(header) + "|")
     for kind in options.layers:
         for text in options.shapes or SHAPES[kind]:
-            shape = [int(size) for size in text.split("x")]
+            shape = [int(edge) for edge in text.split("x")]
             r = measure(kind, shape, options.seconds)
             r["fused / x * 1.5"] = r["fused"] / r["x * 1.5"]
             for peer in ("stock", "XLA"):
@@ -122,7 +126,7 @@ def main() -> None:
             cells = [
                 kind,
                 text,
-                f"{4e-6 * np.prod(shape):.3g}",
+                f"{1e-6 * size * np.prod(shape):.3g}",
                 *(f"{r[c]:.4g}" for c in header[3:]),
             ]
             print("| " + " | ".join(cells) + " |", flush=True)
