@@ -130,9 +130,6 @@ NV_NORMS_INLINE void SumMoments(const T* x, int64_t count, ComputedIn<T> shift, 
       });
 }
 
-NV_NORMS_INLINE float First(const float* x) { return *x; }
-NV_NORMS_INLINE double First(const double* x) { return *x; }
-
 // The nearest number of its type.
 template <typename T>
 NV_NORMS_INLINE float RoundedTo(float value) {
@@ -155,7 +152,7 @@ NV_NORMS_INLINE ComputedIn<T> MeanOf(Formula formula, const T* x, int64_t count,
     const Vec<A> v = count < lanes ? LoadPart(x, count, A(0)) : Load(x);
     return RoundedTo<T>(static_cast<A>(SumLanes(v) / static_cast<double>(first)));
   } else {
-    const A first = First(x);
+    const A first = *x;
     return static_cast<A>(first + SumShifted(x, count, first, next) / static_cast<double>(count));
   }
 }
