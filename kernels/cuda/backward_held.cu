@@ -299,8 +299,7 @@ constexpr int MostItems(bool by_float, Runs runs) {
 template <typename X, typename D, Runs RUNS, Behind BEHIND>
 KernelPointer KernelOf(const HeldCut& cut) {
   constexpr int kMost = MostItems(sizeof(X) == 4, RUNS);
-  // Whole vectors to a parameter have other kernels for long rows.
-  if constexpr (RUNS == Runs::kOneOdd || kRunsOfNumbers<RUNS>) {
+  if constexpr (HasClusters(RUNS)) {
     if (cut.blocks > 1) return HeldKernel<X, D, kMost, RUNS, BEHIND, true>;
   }
   if (cut.items == 2) return HeldKernel<X, D, 2, RUNS, BEHIND, false>;
@@ -358,7 +357,7 @@ HeldCut CutOf(const BackwardProblem& problem, const Device& device) {
   const Runs runs = RunsOf(problem.geometry.rows, problem.x);
   const int most = MostItems(by_float, runs);
   if (vectors > int64_t{most} * kMostHeldThreads) {
-    const bool clusters = runs != Runs::kOne && runs != Runs::kVectors && device.capability >= 90;
+    const bool clusters = HasClusters(runs) && device.capability >= 90;
     return clusters ? HeldCut::OfCluster(vectors, most, !by_float && runs == Runs::kOneOdd)
                     : HeldCut();
   }

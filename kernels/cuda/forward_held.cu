@@ -98,24 +98,24 @@ __global__ void __launch_bounds__(kMostHeldThreads)
     m2 = m2 < 0 ? 0.0f : m2;  // keeps NaN
   }
   if constexpr (CLUSTER) {
-    __shared__ float parts[kMostHeldBlocks][kPartNumbers];
+    __shared__ float of_blocks[kMostHeldBlocks][kPartNumbers];
     const float mine[kPartNumbers] = {static_cast<float>(at.Numbers()), shift, low, m2};
-    PostInCluster(mine, parts, args.cut.blocks);
+    PostInCluster(mine, of_blocks, args.cut.blocks);
     // About the first block's mean, so that equal numbers have just this mean.
-    const float high = parts[0][kHigh];
+    const float high = of_blocks[0][kHigh];
     const auto mean_of = [&](int block) {
-      return (parts[block][kHigh] - high) + parts[block][kLow];
+      return (of_blocks[block][kHigh] - high) + of_blocks[block][kLow];
     };
     float mean = 0;
 #pragma unroll 1
     for (int block = 0; block < args.cut.blocks; ++block) {
-      mean += mean_of(block) * (parts[block][kCount] * args.inverse);
+      mean += mean_of(block) * (of_blocks[block][kCount] * args.inverse);
     }
     m2 = 0;
 #pragma unroll 1
     for (int block = 0; block < args.cut.blocks; ++block) {
       const float e = mean_of(block) - mean;
-      m2 += parts[block][kSquares] + e * e * parts[block][kCount];
+      m2 += of_blocks[block][kSquares] + e * e * of_blocks[block][kCount];
     }
     shift = high + mean;
     low = (high - shift) + mean;
@@ -168,8 +168,7 @@ constexpr bool HasEight(Runs runs, bool same_size) { return runs != Runs::kVecto
 
 template <typename X, typename Y, Runs RUNS, bool ACTIVATED>
 KernelPointer KernelOf(const HeldCut& cut) {
-  // Whole vectors to a parameter have other kernels for long rows.
-  if constexpr (RUNS == Runs::kOneOdd || kRunsOfNumbers<RUNS>) {
+  if constexpr (HasClusters(RUNS)) {
     if (cut.blocks > 1) return HeldKernel<X, Y, 8, RUNS, ACTIVATED, true>;
   }
   if (cut.items == 2) return HeldKernel<X, Y, 2, RUNS, ACTIVATED, false>;
@@ -228,7 +227,7 @@ HeldCut CutOf(const ForwardProblem& problem, const Device& device) {
                        : by_row                     ? 6912
                                                     : 4096;
   if (vectors > most) {
-    const bool clusters = runs != Runs::kOne && runs != Runs::kVectors && device.capability >= 90;
+    const bool clusters = HasClusters(runs) && device.capability >= 90;
     const bool full = runs == Runs::kOneOdd && problem.y != DType::kFloat;
     return clusters ? HeldCut::OfCluster(vectors, 8, full) : HeldCut();
   }

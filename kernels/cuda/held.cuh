@@ -31,8 +31,15 @@ template <Runs RUNS>
 constexpr bool kOneRun = RUNS == Runs::kOne || RUNS == Runs::kOneOdd;
 template <Runs RUNS>
 constexpr bool kOddRow = RUNS == Runs::kOneOdd || RUNS == Runs::kNumbersOdd;
+constexpr bool AreOfNumbers(Runs runs) {
+  return runs == Runs::kNumbers || runs == Runs::kNumbersOdd;
+}
 template <Runs RUNS>
-constexpr bool kRunsOfNumbers = RUNS == Runs::kNumbers || RUNS == Runs::kNumbersOdd;
+constexpr bool kRunsOfNumbers = AreOfNumbers(RUNS);
+
+// Whether a cluster of blocks may have a row: whole vectors to a parameter have other kernels for
+// long rows.
+constexpr bool HasClusters(Runs runs) { return runs == Runs::kOneOdd || AreOfNumbers(runs); }
 
 inline Runs RunsOf(const RowLayout& layout, DType x) {
   const bool odd = layout.cols * SizeOf(x) % kVectorBytes != 0;
@@ -64,10 +71,8 @@ inline int64_t HeldVectors(const RowLayout& layout, DType x) {
 
 inline SegmentRuns HeldRuns(const RowLayout& layout, DType x) {
   const SegmentLayout segments = SegmentLayout::Of(layout);
-  const Runs runs = RunsOf(layout, x);
-  return runs == Runs::kNumbers || runs == Runs::kNumbersOdd
-             ? SegmentRuns::OfNumbers(segments)
-             : SegmentRuns::Of(segments, static_cast<int>(SizeOf(x)));
+  return AreOfNumbers(RunsOf(layout, x)) ? SegmentRuns::OfNumbers(segments)
+                                         : SegmentRuns::Of(segments, static_cast<int>(SizeOf(x)));
 }
 
 // How rows are shared out.
@@ -178,9 +183,7 @@ using HeldParams = std::conditional_t<kRunsOfNumbers<RUNS>, RunParamsOfTwo, RunP
 // room, and they are there after a barrier. Of a copy's speed, in registers and so, float32 (and
 // float16) 3 items 64 x 64 x 49^2 (8) 0.46 and 0.72, 0.63 and 0.78, but 2 items 64 x 512 x 7^2 (32)
 // 0.86 and 0.73; runs of vectors, gradient of 32 x 256 x 56^2 (32), 0.73 and 0.73, 0.74 and 0.64.
-constexpr bool AreRunsShared(Runs runs, int items) {
-  return (runs == Runs::kNumbers || runs == Runs::kNumbersOdd) && items > 2;
-}
+constexpr bool AreRunsShared(Runs runs, int items) { return AreOfNumbers(runs) && items > 2; }
 inline int64_t RunBytes(const RowLayout& layout, Runs runs, const HeldCut& cut) {
   if (!AreRunsShared(runs, cut.items)) return 0;
   return SegmentLayout::Of(layout).segments * static_cast<int64_t>(sizeof(RunParams));
