@@ -25,7 +25,8 @@ struct ForwardRingArguments {
   int cols;
   RingShape shape;
   ForwardBuffers buffers;
-  Post* mail;  // [rows][blocks], for teams of the grid
+  Post* mail;         // [rows][blocks], for teams of the grid
+  unsigned* tickets;  // where rows are drawn, see tickets.cuh
 };
 
 using ForwardRingPointer = void (*)(ForwardRingArguments);

@@ -1,6 +1,7 @@
 // x is [rows, cols]. A block has a row at a time; x is read once, gamma and beta stay in registers,
 // or are the row's. Teams of blocks are launched from here, too.
 #include "kernels/cuda/forward_ring.cuh"
+#include "kernels/cuda/tickets.cuh"
 
 namespace nv_norms {
 namespace cuda {
@@ -8,7 +9,7 @@ namespace {
 
 using Arguments = ForwardRingArguments;
 
-template <typename T, typename Y, int VEC, int NUMBERS, bool BY_ROW>
+template <typename T, typename Y, int VEC, int NUMBERS, bool BY_ROW, bool DRAWN>
 __global__ void __launch_bounds__(kRingThreads, 1)
     RingKernel(const __grid_constant__ Arguments args) {
   extern __shared__ uint4 ring[];  // [stages][share]
@@ -36,29 +37,35 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     CommitCopies();
   };
   for (int s = 0; s < shape.stages; ++s) copy(place.team + s * place.teams, s);
+  __shared__ int64_t kept_rows[DRAWN ? kRowsKept : 1];
+  BlockRows<DRAWN> rows(place.team, place.teams, shape.stages, args.tickets, kept_rows);
+  if constexpr (DRAWN) __syncthreads();
   using Params = ForwardParams<BY_ROW, VEC, kItems>;
   Params params;
   params.Load(args, place);
   const bool center = args.formula != Formula::kRms;  // the statistics, at least
   const int numbers = place.count * VEC;
   const float inverse = numbers > 0 ? 1.0f / static_cast<float>(numbers) : 0.0f;
+  // To lane 0 alone: what all lanes ask for the compiler keeps in a uniform register, for which the
+  // warp waits at once.
   const auto pivot_of = [&](int64_t row) {
-    return kPivot && center && row < args.rows && numbers > 0 ? To<float>::Of(x[row * args.cols])
-                                                              : 0.0f;
+    const bool ask = kPivot && center && row < args.rows && threadIdx.x % 32 == 0;
+    return ask ? To<float>::Of(x[row * args.cols]) : 0.0f;
   };
   float next_pivot = pivot_of(place.team);
   int slot = 0;  // of `row`
   int parity = 0;
-  for (int64_t row = place.team; row < args.rows; row += place.teams) {
+  for (; rows.Current() < args.rows; rows.Advance(), parity ^= 1) {
+    const int64_t row = rows.Current();
     WaitForCopies(shape.stages - 1);
     const char* from = stages + slot * stage_bytes;
     float kept[kItems][VEC];
     ForItems<kItems>(place, shape.items,
                      [&](int k, int i) { Unpack<T>(from + i * kBytes, kept[k]); });
     const typename Params::Row own = Params::Of(args, row);
-    const float pivot = next_pivot;
-    next_pivot = pivot_of(row + place.teams);
-    copy(row + shape.stages * place.teams, slot);
+    const float pivot = kPivot ? __shfl_sync(0xffffffffu, next_pivot, 0) : 0.0f;
+    next_pivot = pivot_of(rows.Next());
+    copy(rows.Coming(), slot);
     slot = slot + 1 == shape.stages ? 0 : slot + 1;
     // Calls use(n, v) for this thread's numbers v of the row.
     const auto for_each = [&](const auto& use) {
@@ -84,6 +91,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
       parts[2 + n % 2] += v * v;
     });
     float sums[2] = {parts[0] + parts[1], parts[2] + parts[3]};
+    rows.Draw();
     // Two storages by turns: a thread may still read one when another is a row ahead.
     ShortBlockSum(sums, &second_storage[parity]);
     float low = 0;
@@ -100,25 +108,31 @@ __global__ void __launch_bounds__(kRingThreads, 1)
       apply(kept[k]);
       StoreAs(to + i * VEC, kept[k]);
     });
-    parity ^= 1;
   }
   WaitForCopies<0>();
 }
 
-// Each number of items of usual types has a kernel of its own.
+// Each number of items of usual types has a kernel of its own. Drawn rows are of usual types.
 struct Kernels {
   template <typename T, typename Y, bool BY_ROW>
   static ForwardRingPointer Wide(const RingShape& shape) {
+    if constexpr (sizeof(Y) <= sizeof(T) && !(BY_ROW && sizeof(T) == 2)) {
+      if (shape.drawn) return OfItems<T, Y, BY_ROW, true>(shape);
+    }
+    return OfItems<T, Y, BY_ROW, false>(shape);
+  }
+  template <typename T, typename Y, bool BY_ROW, bool DRAWN>
+  static ForwardRingPointer OfItems(const RingShape& shape) {
     constexpr int kVector = kVectorOf<T>;
     if constexpr (sizeof(Y) <= sizeof(T)) {
-      if (shape.items * kVector == 16) return RingKernel<T, Y, kVector, 16, BY_ROW>;
-      if (shape.items * kVector == 24) return RingKernel<T, Y, kVector, 24, BY_ROW>;
+      if (shape.items * kVector == 16) return RingKernel<T, Y, kVector, 16, BY_ROW, DRAWN>;
+      if (shape.items * kVector == 24) return RingKernel<T, Y, kVector, 24, BY_ROW, DRAWN>;
     }
-    return RingKernel<T, Y, kVector, kForwardNumbers, BY_ROW>;
+    return RingKernel<T, Y, kVector, kForwardNumbers, BY_ROW, DRAWN>;
   }
   template <typename T>
   static ForwardRingPointer Narrow() {
-    return RingKernel<T, T, 4 / sizeof(T), kForwardNarrowNumbers, false>;
+    return RingKernel<T, T, 4 / sizeof(T), kForwardNarrowNumbers, false, false>;
   }
 };
 
@@ -206,6 +220,7 @@ Status LaunchForwardRowsRing(const ForwardPlan& plan, const ForwardBuffers& buff
   args.shape = shape;
   args.buffers = buffers;
   args.mail = static_cast<Post*>(workspace);
+  args.tickets = static_cast<unsigned*>(workspace);
   return LaunchRing("normalization of long rows", kernel, shape, layout.rows, workspace, stream,
                     launched, args);
 }

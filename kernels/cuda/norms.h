@@ -1,6 +1,7 @@
 // Normalizations on NVIDIA GPUs: entry points of the kernel library, free of CUDA's and
 // TensorFlow's headers. First plan, which says how much workspace it wants, then launch. Launches
-// are asynchronous on the given stream. There are no atomics: the same input gives the same bits.
+// are asynchronous on the given stream. No sum is made of atomics: the same input gives the same
+// bits.
 #ifndef NV_NORMS_KERNELS_CUDA_NORMS_H_
 #define NV_NORMS_KERNELS_CUDA_NORMS_H_
 

@@ -51,6 +51,27 @@ int64_t Waves(int64_t rows, int64_t teams, const RingSizes& sizes, int64_t resid
   return std::max<int64_t>(1, std::min<int64_t>(most, rows / teams / least_rows));
 }
 
+// Where blocks that draw their rows are faster than teams of the grid, or blocks with equal shares,
+// though the tickets cost a launch and 1.6 ns each, one after the other (a part of a copy's speed).
+// 2^28 numbers, float32: 4608 columns 0.94, 0.99; 6144 0.94, 0.97; 8192 0.94, 0.96; 10000 0.90,
+// 0.99; 12288 0.92, 0.97; 16384 0.92, 0.97; but 2048 0.96, 0.85 and 4096 0.97, 0.96; to bfloat16
+// 4096 0.97, 0.98; 6144 0.97, 0.99; 8192 0.96, 1.00; 16384 0.94, 1.00; but 9216 0.97, 0.87 and
+// 12288 0.96, 0.95; bfloat16 4096 0.94, 0.95; 4608 0.89, 0.90; 6144 0.82, 0.86; but 3072 0.91, 0.89
+// and 8192 0.95, 0.92. 2^26 numbers: float32 4608 0.94, 0.97; 12288 0.89, 0.94; 16384 0.88, 0.92;
+// to bfloat16 3584 0.91, 0.93; 8192 0.90, 0.94; but 3072 0.93, 0.92 and 5120 0.93, 0.91; bfloat16
+// 4608 0.83, 0.87. 2^25 numbers: float32 4608 0.97, 0.96; 9216 0.94, 0.91; 12288 0.88, 0.91; 16384
+// 0.85, 0.89. Rows with parameters of their own, float32: 16384 0.90, 0.93; 12544 0.94, 0.92.
+bool DrawnIsFaster(const RingSizes& sizes, int64_t rows, int64_t cols, bool own) {
+  if (sizes.dy != 0 || sizes.out > sizes.x || cols > 16384) return false;
+  const int64_t numbers = rows * cols;
+  if (own) return sizes.x == 4 && cols >= 14336 && numbers >= 64'000'000;
+  if (sizes.out == 4 && cols >= 12288) return numbers >= 32'000'000;
+  if (numbers < 64'000'000) return false;
+  if (sizes.out == 4) return cols >= 4608;
+  if (sizes.x == 2) return cols >= 4096 && cols <= 6144;
+  return cols >= 14336 || (cols >= 6144 && cols <= 8192) || (cols >= 3584 && cols <= 4096);
+}
+
 // Where teams of the grid are faster than blocks and clusters (milliseconds of these, then of
 // teams). Forward: bfloat16 12288 x 5120 0.095, 0.088; 16384 x 8192 0.148, 0.142; 10000 x 10000
 // 0.146, 0.112; 16384 x 16384 0.288, 0.282; 4096 x 65536 0.336, 0.286; 1000 x 100000 0.187, 0.119;
@@ -108,6 +129,7 @@ RingShape Search(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vec
     out.blocks = static_cast<int>(blocks);
     out.share = static_cast<int>(share);
     out.threads = 0;
+    out.drawn = false;
     // As many warps at work on a multiprocessor as possible, each with as many numbers as possible.
     double most_busy = 0;
     const int most = team == Team::kCluster ? numbers.cluster_most : numbers.most;
@@ -145,7 +167,8 @@ RingShape Search(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vec
         std::min<int64_t>(kRingThreads / out.threads,
                           (most_shared + kReservedShared) / (out.shared + kReservedShared / 2));
     out.teams = std::min(rows, std::max<int64_t>(1, resident) * multiprocessors);
-    if (sizes.dy == 0) out.teams *= Waves(rows, out.teams, sizes, resident);
+    out.drawn = vector * sizes.x == 16 && DrawnIsFaster(sizes, rows, cols, numbers.own);
+    if (sizes.dy == 0 && !out.drawn) out.teams *= Waves(rows, out.teams, sizes, resident);
     return true;
   };
   // n numbers to a thread; returns what a row takes, about, 0 where this does not fit.
@@ -213,6 +236,7 @@ RingShape Search(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vec
   const bool few = rows * CeilDiv(vectors, most_share) <= multiprocessors / 2 && cols > 8192;
   if (!few) {
     if (device.capability >= 90 && vector * sizes.x == 16 &&
+        !DrawnIsFaster(sizes, rows, cols, numbers.own) &&
         TeamsAreFaster(sizes, cols, numbers.own) &&
         set_teams(numbers.own ? kTeamLeastRowsOwn : kTeamLeastRows)) {
       return out;

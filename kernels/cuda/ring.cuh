@@ -116,6 +116,13 @@ Status LaunchRing(const char* name, void (*kernel)(Arguments), const RingShape& 
   const auto blocks = static_cast<unsigned>(shape.teams * shape.blocks);
   const auto threads = static_cast<unsigned>(shape.threads);
   const auto shared = static_cast<size_t>(shape.shared);
+  const int64_t posts = MailBytes(shape, rows);
+  if (posts != 0) {
+    const int nothing = shape.drawn ? 0 : 0xff;
+    NV_NORMS_RETURN_IF_ERROR(FromCuda(cudaMemsetAsync(mail, nothing, static_cast<size_t>(posts),
+                                                      static_cast<cudaStream_t>(stream)),
+                                      name));
+  }
   if (shape.team != Team::kGrid) {
     LaunchAttributes attributes;
     attributes.cluster = shape.allies;
@@ -136,11 +143,6 @@ Status LaunchRing(const char* name, void (*kernel)(Arguments), const RingShape& 
   config.numAttrs = 1;
   attribute[0].id = cudaLaunchAttributeCooperative;
   attribute[0].val.cooperative = shape.blocks > 1;
-  if (shape.blocks > 1) {
-    NV_NORMS_RETURN_IF_ERROR(FromCuda(
-        cudaMemsetAsync(mail, 0xff, static_cast<size_t>(MailBytes(shape, rows)), config.stream),
-        name));
-  }
   const cudaError_t error = cudaLaunchKernelEx(&config, kernel, arguments);
   if (error == cudaErrorCooperativeLaunchTooLarge) {
     cudaGetLastError();

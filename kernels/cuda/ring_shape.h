@@ -10,6 +10,7 @@ namespace cuda {
 // Who has a row: a block, a cluster (or a block that works as one), or blocks anywhere on the GPU.
 enum class Team { kBlock, kCluster, kGrid };
 
+constexpr int64_t kTicketBytes = 16;
 constexpr int64_t kPostBytes = 16;  // that a block or warp tells its team of a row
 constexpr int kMailSlots = 4;       // rows whose posts a cluster's block has room for
 constexpr int kMostLag = 7;         // see RingShape
@@ -29,6 +30,7 @@ struct RingShape {
   int lag = 0;     // at most kMostLag
   bool ahead = false;
   int64_t teams = 1;
+  bool drawn = false;  // teams, a block each, draw their rows: see tickets.cuh
   int allies = 1;      // blocks, each a team, that add up sums of columns together: see allies.cuh
   int64_t shared = 0;  // bytes
 };
@@ -66,8 +68,9 @@ RingShape RingShapeOf(int64_t rows, int64_t cols, const RingSizes& sizes, int64_
 // Of shared memory, for what warps post.
 inline int64_t ClusterMailBytes(int64_t warps) { return kMailSlots * kPostBytes * warps; }
 
-// Bytes of workspace for what teams of the grid post.
+// Bytes of workspace for what teams of the grid post, or for tickets.
 inline int64_t MailBytes(const RingShape& shape, int64_t rows) {
+  if (shape.drawn) return kTicketBytes;
   if (shape.blocks <= 1 || shape.team != Team::kGrid) return 0;
   return rows * shape.blocks * kPostBytes;
 }

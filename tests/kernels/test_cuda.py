@@ -46,7 +46,10 @@ LARGE = [
     (4, 400001), (3, 1000000), (70, 140000), (100000, 33), (20000, 1000), (2, 10000001),
     (4300, 6144), (4300, 10000), (400, 100000), (280, 131072), (9, 1081344), (100001, 100),
     (50001, 384), (30003, 640),
+    # rows that blocks draw, as DRAWN
+    (2001, 16384), (13900, 4616), (15700, 4096), (8000, 8184),
 ]  # fmt: skip
+DRAWN = (2700, 12288)
 SMALL_ROWS = [
     (7, 1), (33, 10), (9, 65), (5, 257), (5, 512), (3, 1000), (3, 1025), (2, 4096), (2, 8193),
     (7, 192), (9, 384), (6, 640),
@@ -292,7 +295,8 @@ def run_case(
             )
 
 
-ROW_CASES = [(shape, [-1]) for shape in (SMALL_ROWS if SMALL else ROWS + LARGE)]
+BIG = [] if SMALL else [(DRAWN, [-1])]
+ROW_CASES = [(shape, [-1]) for shape in [*(SMALL_ROWS if SMALL else ROWS + LARGE), DRAWN]]
 OTHER_CASES = OTHERS if SMALL else OTHERS + OTHERS_LARGE
 
 
@@ -350,7 +354,7 @@ def test_mixed_precision_of_rows(case, settings):
 
 @pytest.mark.parametrize("formula", ["scale_only", "rms"])
 @pytest.mark.parametrize("case", [
-    ((7, 100), [-1]), ((5, 2000), [-1]), ((2, 40000), [-1]), ((70, 20000), [-1]),
+    ((7, 100), [-1]), *BIG, ((5, 2000), [-1]), ((2, 40000), [-1]), ((70, 20000), [-1]),
     ((2, 70, 12), [1]), ((2, 3, 4, 6), [0, 2]),
 ], ids=str)  # fmt: skip
 def test_other_formulas(case, formula):
@@ -359,7 +363,7 @@ def test_other_formulas(case, formula):
 
 @pytest.mark.parametrize("mean", [1e4, 1e6])
 @pytest.mark.parametrize("case", [
-    ((7, 100), [-1]), ((5, 4096), [-1]), ((2, 100000), [-1]), ((70, 20000), [-1]),
+    ((7, 100), [-1]), *BIG, ((5, 4096), [-1]), ((2, 100000), [-1]), ((70, 20000), [-1]),
     ((2, 4000, 12), [1]), ((2, 4000, 12), 3, True),
 ], ids=str)  # fmt: skip
 def test_large_means(case, mean):
@@ -367,7 +371,7 @@ def test_large_means(case, mean):
 
 
 @pytest.mark.parametrize("case", [
-    ((7, 100), [-1]), ((5, 4096), [-1]), ((140, 8192), [-1]), ((140, 12000), [-1]),
+    ((7, 100), [-1]), *BIG, ((5, 4096), [-1]), ((140, 8192), [-1]), ((140, 12000), [-1]),
     ((70, 20000), [-1]), ((67, 131072), [-1]), ((2, 100000), [-1]),
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
