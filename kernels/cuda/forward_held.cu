@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kMostHeldThreads)
   const float inverse = CLUSTER ? 1.0f / static_cast<float>(max(1, at.Numbers())) : args.inverse;
   float shift = 0;
   if (center) {
-    constexpr bool kPivot = kShortPivot<X>;
+    constexpr bool kPivot = sizeof(X) == 4;
     const float pivot = kPivot ? To<float>::Of(x[0]) : 0.0f;
     float parts[4] = {0, 0, 0, 0};
 #pragma unroll

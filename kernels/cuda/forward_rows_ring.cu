@@ -1,5 +1,6 @@
 // x is [rows, cols]. A block has a row at a time; x is read once, gamma and beta stay in registers,
 // or are the row's. Teams of blocks are launched from here, too.
+#include "kernels/cuda/far.cuh"
 #include "kernels/cuda/forward_ring.cuh"
 #include "kernels/cuda/tickets.cuh"
 
@@ -9,17 +10,22 @@ namespace {
 
 using Arguments = ForwardRingArguments;
 
-template <typename T, typename Y, int VEC, int NUMBERS, bool BY_ROW, bool DRAWN>
+// ONCE: both sums in one pass, for 16 bits.
+template <typename T, typename Y, int VEC, int NUMBERS, bool BY_ROW, bool ONCE, bool DRAWN>
 __global__ void __launch_bounds__(kRingThreads, 1)
     RingKernel(const __grid_constant__ Arguments args) {
   extern __shared__ uint4 ring[];  // [stages][share]
   __shared__ BlockStorage<1, float> first_storage;
   __shared__ BlockStorage<2, float> second_storage[2];
+  __shared__ BlockStorage<2, float> third_storage;
   constexpr int kItems = NUMBERS / VEC;
   constexpr int kBytes = VEC * sizeof(T);
-  // The first sum is taken of x - pivot, so that equal numbers have just this mean. Sums of a few
-  // thousand equal numbers of 16 bits are exact without.
-  constexpr bool kPivot = sizeof(T) == 4;
+  // The first sum is taken of x - pivot, so that equal numbers have just this mean, about which
+  // squares are summed then. Sums of a few thousand equal numbers of 16 bits are exact without. One
+  // pass goes about the mean of a row's first numbers, and once more where that is far from its
+  // mean.
+  constexpr bool kPivot = ONCE || sizeof(T) == 4;
+  constexpr int kSample = ONCE ? 2 : 1;
   const RingShape& shape = args.shape;
   const RingPlace place = PlaceOf<Team::kBlock, kItems>(shape, args.cols / VEC);
   const int stage_bytes = (shape.share * kBytes + 15) / 16 * 16;
@@ -48,11 +54,21 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   const float inverse = numbers > 0 ? 1.0f / static_cast<float>(numbers) : 0.0f;
   // To lane 0 alone: what all lanes ask for the compiler keeps in a uniform register, for which the
   // warp waits at once.
-  const auto pivot_of = [&](int64_t row) {
+  Bits<float, kSample> sample = {};
+  const auto ask_for_pivot = [&](int64_t row) {
     const bool ask = kPivot && center && row < args.rows && threadIdx.x % 32 == 0;
-    return ask ? To<float>::Of(x[row * args.cols]) : 0.0f;
+    if (ask) LoadBits(x + row * args.cols, &sample);
   };
-  float next_pivot = pivot_of(place.team);
+  const auto pivot_of_sample = [&] {
+    if (!kPivot) return 0.0f;
+    float first[kSample];
+    ConvertBits<T>(sample, first);
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < kSample; ++i) sum += first[i];
+    return __shfl_sync(0xffffffffu, sum * (1.0f / kSample), 0);
+  };
+  ask_for_pivot(place.team);
   int slot = 0;  // of `row`
   int parity = 0;
   for (; rows.Current() < args.rows; rows.Advance(), parity ^= 1) {
@@ -63,8 +79,8 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     ForItems<kItems>(place, shape.items,
                      [&](int k, int i) { Unpack<T>(from + i * kBytes, kept[k]); });
     const typename Params::Row own = Params::Of(args, row);
-    const float pivot = kPivot ? __shfl_sync(0xffffffffu, next_pivot, 0) : 0.0f;
-    next_pivot = pivot_of(rows.Next());
+    const float pivot = pivot_of_sample();
+    ask_for_pivot(rows.Next());
     copy(rows.Coming(), slot);
     slot = slot + 1 == shape.stages ? 0 : slot + 1;
     // Calls use(n, v) for this thread's numbers v of the row.
@@ -75,31 +91,50 @@ __global__ void __launch_bounds__(kRingThreads, 1)
       });
     };
 
-    float shift = 0;
-    if (center) {
+    // Subtracts `by` from the numbers; their sum, and that of their squares.
+    const auto shift_by = [&](float by, float (&sums)[2]) {
+      float parts[4] = {0, 0, 0, 0};
+      for_each([&](int n, float& v) {
+        v -= by;
+        parts[n % 2] += v;
+        parts[2 + n % 2] += v * v;
+      });
+      sums[0] = parts[0] + parts[1];
+      sums[1] = parts[2] + parts[3];
+    };
+    float shift = pivot;
+    if (!ONCE && center) {
       float parts[4] = {0, 0, 0, 0};
       for_each([&](int n, float& v) { parts[n % 4] += kPivot ? v - pivot : v; });
       float sum[1] = {(parts[0] + parts[1]) + (parts[2] + parts[3])};
       ShortBlockSum(sum, &first_storage);
-      shift = kPivot ? pivot + sum[0] * inverse
-                     : (numbers > 0 ? sum[0] / static_cast<float>(numbers) : 0.0f);
+      shift = kPivot ? pivot + sum[0] * inverse : sum[0] / static_cast<float>(numbers);
     }
-    float parts[4] = {0, 0, 0, 0};
-    for_each([&](int n, float& v) {
-      v -= shift;
-      parts[n % 2] += v;
-      parts[2 + n % 2] += v * v;
-    });
-    float sums[2] = {parts[0] + parts[1], parts[2] + parts[3]};
+    float sums[2];
+    shift_by(shift, sums);
     rows.Draw();
     // Two storages by turns: a thread may still read one when another is a row ahead.
     ShortBlockSum(sums, &second_storage[parity]);
     float low = 0;
     float m2 = sums[1];
     if (center) {
-      low = sums[0] * inverse;
-      m2 -= sums[0] * low;
-      m2 = m2 < 0 ? 0.0f : m2;  // keeps NaN
+      const auto correct = [&] {
+        low = sums[0] * inverse;
+        m2 = sums[1] - sums[0] * low;
+        m2 = m2 < 0 ? 0.0f : m2;  // keeps NaN
+      };
+      correct();
+      if (ONCE && IsFar(sums, low, m2)) {
+        shift += low;
+        ForItems<kItems>(place, shape.items, [&](int k, int i) {
+          Bits<float, VEC> again;
+          LoadBits(x + row * args.cols + i * VEC, &again);
+          ConvertBits<T>(again, kept[k]);
+        });
+        shift_by(shift, sums);
+        ShortBlockSum(sums, &third_storage);
+        correct();
+      }
     }
     ForwardLine line = LineOf(args, row, shift, low, m2 * inverse, threadIdx.x == 0);
     line.shift = 0;  // subtracted above
@@ -112,27 +147,43 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   WaitForCopies<0>();
 }
 
+// Whether rows of 16 bits have one pass. What it saves, a sum over the block, is little where a
+// block has few warps, and the first numbers are one more load: of 2^28 and of 2^24 bfloat16
+// numbers rows of 768 columns took 272 and 23.6 us with two passes, 274 and 24.5 with one; 1024
+// 269, 22.4 and 271, 23.1; 2048 269, 22.9 and 270, 23.3; 4096 277, 22.8 and 277, 23.6; but 1280
+// 308, 27.7 and 280, 26.2; 2304 295, 25.9 and 272, 24.7; 3072 282, 24.9 and 271, 24.0; 12288
+// 346, 28.9 and 278, 25.7.
+bool InOnePass(const RingShape& shape) {
+  const bool long_chain =
+      shape.threads > 128 || (shape.threads > 32 && shape.items * shape.vector < 32);
+  return shape.drawn || long_chain;
+}
+
 // Each number of items of usual types has a kernel of its own. Drawn rows are of usual types.
 struct Kernels {
   template <typename T, typename Y, bool BY_ROW>
   static ForwardRingPointer Wide(const RingShape& shape) {
-    if constexpr (sizeof(Y) <= sizeof(T) && !(BY_ROW && sizeof(T) == 2)) {
-      if (shape.drawn) return OfItems<T, Y, BY_ROW, true>(shape);
+    constexpr bool kHalf = sizeof(T) == 2;
+    if constexpr (sizeof(Y) <= sizeof(T) && !(BY_ROW && kHalf)) {
+      if (shape.drawn) return OfItems<T, Y, BY_ROW, kHalf, true>(shape);
     }
-    return OfItems<T, Y, BY_ROW, false>(shape);
+    if constexpr (kHalf) {
+      if (InOnePass(shape)) return OfItems<T, Y, BY_ROW, true, false>(shape);
+    }
+    return OfItems<T, Y, BY_ROW, false, false>(shape);
   }
-  template <typename T, typename Y, bool BY_ROW, bool DRAWN>
+  template <typename T, typename Y, bool BY_ROW, bool ONCE, bool DRAWN>
   static ForwardRingPointer OfItems(const RingShape& shape) {
     constexpr int kVector = kVectorOf<T>;
     if constexpr (sizeof(Y) <= sizeof(T)) {
-      if (shape.items * kVector == 16) return RingKernel<T, Y, kVector, 16, BY_ROW, DRAWN>;
-      if (shape.items * kVector == 24) return RingKernel<T, Y, kVector, 24, BY_ROW, DRAWN>;
+      if (shape.items * kVector == 16) return RingKernel<T, Y, kVector, 16, BY_ROW, ONCE, DRAWN>;
+      if (shape.items * kVector == 24) return RingKernel<T, Y, kVector, 24, BY_ROW, ONCE, DRAWN>;
     }
-    return RingKernel<T, Y, kVector, kForwardNumbers, BY_ROW, DRAWN>;
+    return RingKernel<T, Y, kVector, kForwardNumbers, BY_ROW, ONCE, DRAWN>;
   }
   template <typename T>
   static ForwardRingPointer Narrow() {
-    return RingKernel<T, T, 4 / sizeof(T), kForwardNarrowNumbers, false, false>;
+    return RingKernel<T, T, 4 / sizeof(T), kForwardNarrowNumbers, false, false, false>;
   }
 };
 

@@ -43,7 +43,6 @@ template <typename T, typename Y, int VEC, int ITEMS, bool kDirect, ParamOf PARA
 __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
     TileKernel(const __grid_constant__ Arguments args) {
   extern __shared__ uint4 stages[];  // [warps][kStages][tile]
-  constexpr bool kPivot = kShortPivot<T>;
   // All of a row behind the last number's activation. Elsewhere a vector is stored when it is
   // ready, and the row's number is not kept while the statistics are taken.
   constexpr bool kStoresLast = PARAM != ParamOf::kColumn || (!kDirect && !std::is_same_v<T, Y>);
@@ -111,9 +110,10 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
         if (c < cols) Unpack<T>(from + c, values[i]);
       }
       if constexpr (!kDirect && !std::is_same_v<T, Y>) __syncwarp();
-      const ShortRow found = CenterShortRow<kPivot>(
-          values, [&](int i) { return ColumnOf<VEC>(i, lanes, rank) < cols; }, lanes, group * lanes,
-          center, cols, args.epsilon);
+      const ShortRow found = CenterShortRow<kInOnePass<T>>(
+          values, [&](int i) { return ColumnOf<VEC>(i, lanes, rank) < cols; },
+          [&](int i, float (&item)[VEC]) { Unpack<T>(from + ColumnOf<VEC>(i, lanes, rank), item); },
+          lanes, group * lanes, center, cols, args.epsilon);
       if constexpr (!kStoresLast) row = first + r;
       if (rank == 0 && row < args.rows) {
         if (args.buffers.mean != nullptr) {

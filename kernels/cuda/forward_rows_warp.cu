@@ -64,8 +64,13 @@ __global__ void __launch_bounds__(kMostThreads) WarpKernel(const __grid_constant
     float values[ITEMS][VEC];
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) ConvertBits<T>(bits[r][i], values[i]);
+    const auto reload = [&](int i, float (&item)[VEC]) {
+      Bits<float, VEC> again;
+      LoadBits(x + static_cast<int64_t>(r) * cols + ColumnOf<VEC>(i, 32, lane), &again);
+      ConvertBits<T>(again, item);
+    };
     const ShortRow found =
-        CenterShortRow<kShortPivot<T>>(values, within, 32, 0, center, cols, args.epsilon);
+        CenterShortRow<kInOnePass<T>>(values, within, reload, 32, 0, center, cols, args.epsilon);
     if (lane == r) {
       mean = found.mean;
       rstd = found.rstd;

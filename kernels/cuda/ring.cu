@@ -56,11 +56,13 @@ int64_t Waves(int64_t rows, int64_t teams, const RingSizes& sizes, int64_t resid
 // 2^28 numbers, float32: 4608 columns 0.94, 0.99; 6144 0.94, 0.97; 8192 0.94, 0.96; 10000 0.90,
 // 0.99; 12288 0.92, 0.97; 16384 0.92, 0.97; but 2048 0.96, 0.85 and 4096 0.97, 0.96; to bfloat16
 // 4096 0.97, 0.98; 6144 0.97, 0.99; 8192 0.96, 1.00; 16384 0.94, 1.00; but 9216 0.97, 0.87 and
-// 12288 0.96, 0.95; bfloat16 4096 0.94, 0.95; 4608 0.89, 0.90; 6144 0.82, 0.86; but 3072 0.91, 0.89
-// and 8192 0.95, 0.92. 2^26 numbers: float32 4608 0.94, 0.97; 12288 0.89, 0.94; 16384 0.88, 0.92;
-// to bfloat16 3584 0.91, 0.93; 8192 0.90, 0.94; but 3072 0.93, 0.92 and 5120 0.93, 0.91; bfloat16
-// 4608 0.83, 0.87. 2^25 numbers: float32 4608 0.97, 0.96; 9216 0.94, 0.91; 12288 0.88, 0.91; 16384
-// 0.85, 0.89. Rows with parameters of their own, float32: 16384 0.90, 0.93; 12544 0.94, 0.92.
+// 12288 0.96, 0.95; bfloat16 4096 0.94, 0.98; 5120 0.94, 0.98; 6144 0.82, 0.95; 8192 0.97, 0.99;
+// 16384 0.92, 0.99; but 2048 0.96, 0.81; 3072 0.95, 0.91; 9216 0.94, 0.82; 12288 0.90, 0.88.
+// 2^26 numbers: float32 4608 0.94, 0.97; 12288 0.89, 0.94; 16384 0.88, 0.92; to bfloat16 3584 0.91,
+// 0.93; 8192 0.90, 0.94; but 3072 0.93, 0.92 and 5120 0.93, 0.91; bfloat16 3584 0.89, 0.91; 5120
+// 0.94, 0.98; 8192 0.93, 0.93; 16384 0.87, 0.92. 2^25 numbers: float32 4608 0.97, 0.96; 9216 0.94,
+// 0.91; 12288 0.88, 0.91; 16384 0.85, 0.89. 2^24 numbers, bfloat16: 5120 0.84, 0.83; 16384 0.84,
+// 0.81. Rows with parameters of their own, float32: 16384 0.90, 0.93; 12544 0.94, 0.92.
 bool DrawnIsFaster(const RingSizes& sizes, int64_t rows, int64_t cols, bool own) {
   if (sizes.dy != 0 || sizes.out > sizes.x || cols > 16384) return false;
   const int64_t numbers = rows * cols;
@@ -68,8 +70,9 @@ bool DrawnIsFaster(const RingSizes& sizes, int64_t rows, int64_t cols, bool own)
   if (sizes.out == 4 && cols >= 12288) return numbers >= 32'000'000;
   if (numbers < 64'000'000) return false;
   if (sizes.out == 4) return cols >= 4608;
-  if (sizes.x == 2) return cols >= 4096 && cols <= 6144;
-  return cols >= 14336 || (cols >= 6144 && cols <= 8192) || (cols >= 3584 && cols <= 4096);
+  if (cols >= 14336) return true;
+  if (sizes.x == 2) return cols >= 3584 && cols <= 8192;
+  return (cols >= 3584 && cols <= 4096) || (cols >= 6144 && cols <= 8192);
 }
 
 // Where teams of the grid are faster than blocks and clusters (milliseconds of these, then of

@@ -380,6 +380,14 @@ def test_first_columns_far_from_the_others(case, dtype):
 
 
 @pytest.mark.parametrize("case", [
+    ((7, 100), [-1]), ((9, 384), [-1]), ((5, 4096), [-1]), ((140, 12000), [-1]), *BIG,
+], ids=str)  # fmt: skip
+def test_first_columns_too_far_to_sum_squares_about(case):
+    # float32 holds eight squares of 10^18, not those of 12000 columns about the first ones.
+    run_case(case, BF16, far=1e18)
+
+
+@pytest.mark.parametrize("case", [
     ((7, 100), [-1]), ((5, 4096), [-1]), ((2, 100000), [-1]), ((70, 20000), [-1]),
     ((2, 400, 12), [1]), ((2, 400, 12), 3, True),
 ], ids=str)  # fmt: skip
