@@ -122,6 +122,8 @@ RingShape Search(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vec
   // 4608 339, 292, 116508 x 2304 340, 295, gradient 517, 429, 104857 x 2560 489, 414; but float32
   // 104857 x 2560 forward 522, 550, to bfloat16 116508 x 2304 gradient 640, 689.
   const bool odd_warps = sizes.x == 2 && !numbers.own;
+  const bool measured = device.capability >= 90 && vector * sizes.x == 16;
+  const bool drawn = measured && DrawnIsFaster(sizes, rows, cols, numbers.own);
   const auto stage_bytes = [&](int64_t share) {
     if (sizes.dy == 0) return RoundUp(share * vector * sizes.x, 16);
     const int64_t ratio = sizes.x / sizes.dy;
@@ -170,8 +172,8 @@ RingShape Search(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vec
         std::min<int64_t>(kRingThreads / out.threads,
                           (most_shared + kReservedShared) / (out.shared + kReservedShared / 2));
     out.teams = std::min(rows, std::max<int64_t>(1, resident) * multiprocessors);
-    out.drawn = vector * sizes.x == 16 && DrawnIsFaster(sizes, rows, cols, numbers.own);
-    if (sizes.dy == 0 && !out.drawn) out.teams *= Waves(rows, out.teams, sizes, resident);
+    out.drawn = drawn;
+    if (sizes.dy == 0 && !drawn) out.teams *= Waves(rows, out.teams, sizes, resident);
     return true;
   };
   // n numbers to a thread; returns what a row takes, about, 0 where this does not fit.
@@ -238,9 +240,7 @@ RingShape Search(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vec
   };
   const bool few = rows * CeilDiv(vectors, most_share) <= multiprocessors / 2 && cols > 8192;
   if (!few) {
-    if (device.capability >= 90 && vector * sizes.x == 16 &&
-        !DrawnIsFaster(sizes, rows, cols, numbers.own) &&
-        TeamsAreFaster(sizes, cols, numbers.own) &&
+    if (measured && !drawn && TeamsAreFaster(sizes, cols, numbers.own) &&
         set_teams(numbers.own ? kTeamLeastRowsOwn : kTeamLeastRows)) {
       return out;
     }
