@@ -50,10 +50,15 @@ int64_t Level1Ways() {
   return ways;
 }
 
+const char* WantedPrefetch() {
+  const char* wanted = std::getenv(kPrefetchVariable);
+  return wanted == nullptr ? "" : wanted;
+}
+
 bool PrefetchesAtStores() {
   static const bool at_stores = [] {
-    const char* wanted = std::getenv("NV_NORMS_CPU_PREFETCH");
-    if (wanted != nullptr && *wanted != '\0') return std::strcmp(wanted, "stores") == 0;
+    const char* wanted = WantedPrefetch();
+    if (*wanted != '\0') return std::strcmp(wanted, "stores") == 0;
 #if defined(__x86_64__)
     __builtin_cpu_init();
     return __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512f");

@@ -22,6 +22,8 @@ int64_t Level1Ways();
 // with AVX-512; or as NV_NORMS_CPU_PREFETCH says, "stores" or "passes". docs/kernels-cpu.md has
 // figures.
 bool PrefetchesAtStores();
+constexpr char kPrefetchVariable[] = "NV_NORMS_CPU_PREFETCH";
+const char* WantedPrefetch();  // "" where nothing is said
 
 // Work that all threads share and read a second time: what is left of a last-level cache that is
 // shared with others.

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 
+#include "kernels/cpu/cache.h"
 #include "kernels/cpu/kernels.h"
 
 namespace nv_norms {
@@ -42,11 +43,22 @@ struct Choice {
   Status status;
 };
 
+Status Expected(const char* variable, const std::string& found, const std::string& expected) {
+  return Status::InvalidArgument(variable + (" is \"" + found) + "\", expected " + expected);
+}
+
+Status PrefetchStatus() {
+  const std::string wanted = WantedPrefetch();
+  if (wanted.empty() || wanted == "stores" || wanted == "passes") return Status();
+  return Expected(kPrefetchVariable, wanted, "stores or passes");
+}
+
 Choice Choose() {
   Target usable[kMaxTargets];
   const int count = Usable(usable);
   Choice out;
   out.target = usable[0];
+  out.status = PrefetchStatus();
   const char* wanted = std::getenv(kVariable);
   if (wanted == nullptr || *wanted == '\0') return out;
   std::string names;
@@ -57,8 +69,7 @@ Choice Choose() {
     }
     names += (i == 0 ? "" : ", ") + std::string(usable[i].name);
   }
-  out.status = Status::InvalidArgument(std::string(kVariable) + " is \"" + wanted +
-                                       "\", expected one that this CPU can run: " + names);
+  out.status = Expected(kVariable, wanted, "one that this CPU can run: " + names);
   return out;
 }
 

@@ -49,7 +49,8 @@ struct Target {
   const KernelTables* tables = nullptr;
 };
 
-// An error if NV_NORMS_CPU_TARGET names something else than a target that this CPU can run.
+// An error if NV_NORMS_CPU_TARGET names something else than a target that this CPU can run, or
+// NV_NORMS_CPU_PREFETCH no way to prefetch.
 const Status& TargetStatus();
 // "avx512bf16", "avx512", "avx2" or "baseline".
 const Target& ChosenTarget();

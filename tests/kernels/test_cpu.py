@@ -375,20 +375,23 @@ def in_place(settings: dict, case: tuple, rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(x, y)
 
 
-def test_an_unknown_target_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("NV_NORMS_CPU_TARGET", "one that this CPU can run: "),
+        ("NV_NORMS_CPU_PREFETCH", "stores or passes"),
+    ],
+)
+def test_an_unknown_word_is_named(name: str, expected: str) -> None:
     code = (
         "import numpy as np, cpu_library; x = np.zeros((2, 3), np.float32);"
         "cpu_library.forward(x, None, None, x, x[0], x[1], axis=[-1])()"
     )
-    environment = os.environ | {
-        "NV_NORMS_CPU_TARGET": "mmx",
-        "PYTHONPATH": str(ROOT / "benchmarks" / "kernels"),
-    }
+    environment = os.environ | {name: "mmx", "PYTHONPATH": str(ROOT / "benchmarks" / "kernels")}
     result = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True
     )
-    assert 'NV_NORMS_CPU_TARGET is "mmx", expected one that this CPU can run:' in result.stderr
-    assert "baseline" in result.stderr
+    assert f'{name} is "mmx", expected {expected}' in result.stderr
 
 
 @pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="its shadow is larger")
