@@ -103,10 +103,10 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
   int64_t first = (static_cast<int64_t>(blockIdx.x) * kTileWarps + warp) * shape.rows;
   const auto copy = [&](int64_t row, int slot) {
     char* to = stage + slot * stage_bytes;
-    CopyTile(to, static_cast<const T*>(args.buffers.x), row, args.rows, shape.rows, cols,
-             shape.bytes, lane);
-    CopyTile(to + shape.bytes, static_cast<const D*>(args.buffers.dy), row, args.rows, shape.rows,
-             cols, dy_bytes, lane);
+    CopyTile<false>(to, static_cast<const T*>(args.buffers.x), row, args.rows, shape.rows, cols,
+                    shape.bytes, lane);
+    CopyTile<false>(to + shape.bytes, static_cast<const D*>(args.buffers.dy), row, args.rows,
+                    shape.rows, cols, dy_bytes, lane);
     float* means = reinterpret_cast<float*>(to + means_at);
     for (int r = lane; r < shape.rows && row + r < args.rows; r += 32) {
       if (args.buffers.mean != nullptr) {

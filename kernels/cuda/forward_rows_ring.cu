@@ -3,6 +3,7 @@
 #include "kernels/cuda/far.cuh"
 #include "kernels/cuda/forward_ring.cuh"
 #include "kernels/cuda/tickets.cuh"
+#include "kernels/cuda/warp_copies.cuh"
 
 namespace nv_norms {
 namespace cuda {
@@ -33,18 +34,23 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   const T* x = static_cast<const T*>(args.buffers.x) + place.begin * VEC;
   Y* y = static_cast<Y*>(args.buffers.y) + place.begin * VEC;
 
-  const auto copy = [&](int64_t row, int slot) {
+  using Copies = WarpCopies<kBulkCopies && kBytes == 16, kItems>;
+  __shared__ uint64_t gates[Copies::kGates];
+  const Copies copies(gates);
+  RingTurn turn;
+  // The next row of the turn.
+  const auto copy = [&](int64_t row) {
     if (row < args.rows) {
-      const T* from = x + row * args.cols;
-      char* to = stages + slot * stage_bytes;
-      ForItems<kItems>(place, shape.items,
-                       [&](int, int i) { CopyAsync<kBytes>(to + i * kBytes, from + i * VEC); });
+      const RowCopy<kBytes> source = {stages + turn.Stage() * stage_bytes, x + row * args.cols};
+      copies.Start(shape, place, turn, source);
     }
-    CommitCopies();
+    copies.End();
+    ++turn.rows;
   };
-  for (int s = 0; s < shape.stages; ++s) copy(place.team + s * place.teams, s);
+  for (int s = 0; s < kBlockStages; ++s) copy(RowOfBlock(s));
+  turn.rows = 0;
   __shared__ int64_t kept_rows[DRAWN ? kRowsKept : 1];
-  BlockRows<DRAWN> rows(place.team, place.teams, shape.stages, args.tickets, kept_rows);
+  BlockRows<DRAWN> rows(args.tickets, kept_rows);
   if constexpr (DRAWN) __syncthreads();
   using Params = ForwardParams<BY_ROW, VEC, kItems>;
   Params params;
@@ -68,21 +74,18 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     for (int i = 0; i < kSample; ++i) sum += first[i];
     return __shfl_sync(0xffffffffu, sum * (1.0f / kSample), 0);
   };
-  ask_for_pivot(place.team);
-  int slot = 0;  // of `row`
-  int parity = 0;
-  for (; rows.Current() < args.rows; rows.Advance(), parity ^= 1) {
+  ask_for_pivot(RowOfBlock(0));
+  for (; rows.Current() < args.rows; rows.Advance()) {
     const int64_t row = rows.Current();
-    WaitForCopies(shape.stages - 1);
-    const char* from = stages + slot * stage_bytes;
+    copies.Wait(turn);
+    const char* from = stages + turn.Stage() * stage_bytes;
     float kept[kItems][VEC];
     ForItems<kItems>(place, shape.items,
                      [&](int k, int i) { Unpack<T>(from + i * kBytes, kept[k]); });
     const typename Params::Row own = Params::Of(args, row);
     const float pivot = pivot_of_sample();
     ask_for_pivot(rows.Next());
-    copy(rows.Coming(), slot);
-    slot = slot + 1 == shape.stages ? 0 : slot + 1;
+    copy(rows.Coming());
     // Calls use(n, v) for this thread's numbers v of the row.
     const auto for_each = [&](const auto& use) {
       ForItems<kItems>(place, shape.items, [&](int k, int) {
@@ -114,7 +117,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     shift_by(shift, sums);
     rows.Draw();
     // Two storages by turns: a thread may still read one when another is a row ahead.
-    ShortBlockSum(sums, &second_storage[parity]);
+    ShortBlockSum(sums, &second_storage[turn.Stage()]);
     float low = 0;
     float m2 = sums[1];
     if (center) {

@@ -46,6 +46,9 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
   // All of a row behind the last number's activation. Elsewhere a vector is stored when it is
   // ready, and the row's number is not kept while the statistics are taken.
   constexpr bool kStoresLast = PARAM != ParamOf::kColumn || (!kDirect && !std::is_same_v<T, Y>);
+  // Microseconds of 10^6 x 100 float32 217 without, 211 with, 10^7 x 10 222, 215, to bfloat16 162,
+  // 160; bfloat16 123, 124.
+  constexpr bool kKeep = sizeof(T) == 4;
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   const TileShape& shape = args.shape;
@@ -60,8 +63,8 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
   int64_t first = (static_cast<int64_t>(blockIdx.x) * kTileWarps + warp) * shape.rows;
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) {
-    CopyTile(stage + s * shape.bytes, x, first + s * step, args.rows, shape.rows, cols, shape.bytes,
-             lane);
+    CopyTile<kKeep>(stage + s * shape.bytes, x, first + s * step, args.rows, shape.rows, cols,
+                    shape.bytes, lane);
     CommitCopies();
   }
   float gamma[ITEMS][VEC];
@@ -77,8 +80,8 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
   const bool center = args.formula != Formula::kRms;  // the statistics, at least
   int at = 0;
   for (; first < args.rows; first += step) {
-    CopyTile(stage + (at == 0 ? kStages - 1 : at - 1) * shape.bytes, x,
-             first + (kStages - 1) * step, args.rows, shape.rows, cols, shape.bytes, lane);
+    CopyTile<kKeep>(stage + (at == 0 ? kStages - 1 : at - 1) * shape.bytes, x,
+                    first + (kStages - 1) * step, args.rows, shape.rows, cols, shape.bytes, lane);
     CommitCopies();
     WaitForCopies<kStages - 1>();
     __syncwarp();

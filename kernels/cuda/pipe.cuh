@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/walk.cuh"
+#include "kernels/cuda/staged.cuh"
 
 namespace nv_norms {
 namespace cuda {
@@ -33,6 +33,20 @@ struct Gate {
   // When all copies that this thread has begun so far are done.
   __device__ __forceinline__ void ArriveAfterCopies() const {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(at) : "memory");
+  }
+  // Counts as one arrival; the phase ends when so many bytes have come, too.
+  __device__ __forceinline__ void ArriveExpecting(int bytes) const {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes)
+                 : "memory");
+  }
+  // To shared memory, a multiple of 16 bytes, all aligned to 16.
+  __device__ __forceinline__ void Copy(void* to, const void* from, int bytes,
+                                       uint64_t policy) const {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+        " [%0], [%1], %2, [%3], %4;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+        "l"(from), "r"(bytes), "r"(at), "l"(policy)
+        : "memory");
   }
   __device__ __forceinline__ void Wait(unsigned parity) const {
     uint32_t done = 0;

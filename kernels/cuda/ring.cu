@@ -167,7 +167,7 @@ RingShape Search(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vec
     return blocks == 1 ? vectors : RoundUp(CeilDiv(vectors, blocks), line);
   };
   const auto set_block = [&]() {
-    if (vectors > most_share || !set(Team::kBlock, 1, vectors, 2)) return false;
+    if (vectors > most_share || !set(Team::kBlock, 1, vectors, kBlockStages)) return false;
     const int64_t resident =
         std::min<int64_t>(kRingThreads / out.threads,
                           (most_shared + kReservedShared) / (out.shared + kReservedShared / 2));

@@ -28,6 +28,50 @@ __device__ __forceinline__ void CopyAsync(void* to, const void* from) {
 #endif
 }
 
+// Policies of the L2 cache: what is first to leave it, last, or in its turn.
+__device__ __forceinline__ uint64_t ReadOncePolicy() {
+  uint64_t policy = 0;
+#if __CUDA_ARCH__ >= 800
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+#endif
+  return policy;
+}
+
+__device__ __forceinline__ uint64_t KeepPolicy() {
+  uint64_t policy = 0;
+#if __CUDA_ARCH__ >= 800
+  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+#endif
+  return policy;
+}
+
+__device__ __forceinline__ uint64_t ReadAgainPolicy() {
+  uint64_t policy = 0;
+#if __CUDA_ARCH__ >= 800
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+#endif
+  return policy;
+}
+
+// CopyAsync of 8 or 16 bytes with a policy.
+template <int BYTES>
+__device__ __forceinline__ void CopyAsync(void* to, const void* from, uint64_t policy) {
+#if __CUDA_ARCH__ >= 800
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  if constexpr (BYTES == 16) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(address),
+                 "l"(from), "l"(policy)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], %3, %2;" ::"r"(address),
+                 "l"(from), "l"(policy), "n"(BYTES)
+                 : "memory");
+  }
+#else
+  CopyAsync<BYTES>(to, from);
+#endif
+}
+
 // Ends a group of copies.
 __device__ __forceinline__ void CommitCopies() {
 #if __CUDA_ARCH__ >= 800

@@ -5,26 +5,32 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/ring_shape.h"
+
 namespace nv_norms {
 namespace cuda {
 
 constexpr int kRowsKept = 8;
 
-// The rows of a block, those of a ring's stages ahead: every `teams`th.
+// Of those that a block has by its number.
+__device__ __forceinline__ int64_t RowOfBlock(int step) {
+  return blockIdx.x + step * static_cast<int64_t>(gridDim.x);
+}
+
+// The rows of a block alone, those of a ring's stages ahead: as many apart as there are blocks.
 template <bool DRAWN>
 struct BlockRows {
   int64_t row;
-  int64_t teams;
-  int64_t ahead;
 
-  __device__ __forceinline__ BlockRows(int64_t first, int64_t all, int stages, unsigned*, int64_t*)
-      : row(first), teams(all), ahead(stages * all) {}
+  __device__ __forceinline__ BlockRows(unsigned*, int64_t*) : row(blockIdx.x) {}
   __device__ __forceinline__ int64_t Current() const { return row; }
-  __device__ __forceinline__ int64_t Next() const { return row + teams; }
+  __device__ __forceinline__ int64_t Next() const { return row + gridDim.x; }
   // That which takes the current one's stage.
-  __device__ __forceinline__ int64_t Coming() const { return row + ahead; }
+  __device__ __forceinline__ int64_t Coming() const {
+    return row + kBlockStages * static_cast<int64_t>(gridDim.x);
+  }
   __device__ __forceinline__ void Draw() {}
-  __device__ __forceinline__ void Advance() { row += teams; }
+  __device__ __forceinline__ void Advance() { row += gridDim.x; }
 };
 
 // The same where blocks draw: one has its first stages + 1 rows by its number, the others by
@@ -33,31 +39,26 @@ template <>
 struct BlockRows<true> {
   int64_t* rows;      // in shared memory, of steps, [kRowsKept]
   unsigned* tickets;  // in global memory: how many are drawn, 0 when the kernel starts
-  int64_t first;      // row of a ticket
-  int stages;
   int step;
   unsigned ticket;  // the drawing thread's last one, perhaps on its way
 
   // `shared` is read after a barrier.
-  __device__ __forceinline__ BlockRows(int64_t team, int64_t teams, int ahead, unsigned* drawn,
-                                       int64_t* shared)
-      : rows(shared),
-        tickets(drawn),
-        first((ahead + 1) * teams),
-        stages(ahead),
-        step(0),
-        ticket(0) {
+  __device__ __forceinline__ BlockRows(unsigned* drawn, int64_t* shared)
+      : rows(shared), tickets(drawn), step(0), ticket(0) {
     if (threadIdx.x != 0) return;
-    for (int i = 0; i <= ahead; ++i) rows[i] = team + i * teams;
+    for (int i = 0; i <= kBlockStages; ++i) rows[i] = RowOfBlock(i);
     Take();
   }
   __device__ __forceinline__ int64_t Current() const { return rows[step % kRowsKept]; }
   __device__ __forceinline__ int64_t Next() const { return rows[(step + 1) % kRowsKept]; }
-  __device__ __forceinline__ int64_t Coming() const { return rows[(step + stages) % kRowsKept]; }
+  __device__ __forceinline__ int64_t Coming() const {
+    return rows[(step + kBlockStages) % kRowsKept];
+  }
   // Once a step, before its last barrier.
   __device__ __forceinline__ void Draw() {
     if (threadIdx.x != 0) return;
-    rows[(step + stages + 1) % kRowsKept] = first + ticket;
+    const int64_t by_number = (kBlockStages + 1) * static_cast<int64_t>(gridDim.x);
+    rows[(step + kBlockStages + 1) % kRowsKept] = by_number + ticket;
     Take();
   }
   __device__ __forceinline__ void Advance() { ++step; }

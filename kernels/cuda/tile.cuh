@@ -50,18 +50,27 @@ inline bool SuitsTiles(const RowLayout& layout, int64_t size, int64_t most_own) 
 }
 
 // A tile of `rows` rows of which the tensor may end before the last; its bytes are copied by the
-// whole warp, those beyond the last multiple of 16 at once.
-template <typename T>
+// whole warp, those beyond the last multiple of 16 at once. KEEP: they are last to leave the L2
+// cache.
+template <bool KEEP, typename T>
 __device__ __forceinline__ void CopyTile(void* to, const T* from, int64_t first, int64_t rows,
                                          int tile_rows, int cols, int tile_bytes, int lane) {
   const char* source = reinterpret_cast<const char*>(from + first * cols);
   char* target = static_cast<char*>(to);
+  const uint64_t policy = KEEP ? KeepPolicy() : 0;
+  const auto copy = [&](int i) {
+    if constexpr (KEEP) {
+      CopyAsync<16>(target + i, source + i, policy);
+    } else {
+      CopyAsync<16>(target + i, source + i);
+    }
+  };
   if (first + tile_rows <= rows) {
-    for (int i = lane * 16; i < tile_bytes; i += 32 * 16) CopyAsync<16>(target + i, source + i);
+    for (int i = lane * 16; i < tile_bytes; i += 32 * 16) copy(i);
   } else if (first < rows) {
     const int count = static_cast<int>(rows - first) * cols;
     const int whole = count * static_cast<int>(sizeof(T)) / 16 * 16;
-    for (int i = lane * 16; i < whole; i += 32 * 16) CopyAsync<16>(target + i, source + i);
+    for (int i = lane * 16; i < whole; i += 32 * 16) copy(i);
     for (int i = whole / static_cast<int>(sizeof(T)) + lane; i < count; i += 32) {
       reinterpret_cast<T*>(target)[i] = from[first * cols + i];
     }

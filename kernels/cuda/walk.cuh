@@ -14,21 +14,6 @@ namespace cuda {
 
 #if __CUDA_ARCH__ >= 800
 
-// 8 or 16 bytes.
-template <int BYTES>
-__device__ __forceinline__ void CopyAsync(void* to, const void* from, uint64_t policy) {
-  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  if constexpr (BYTES == 16) {
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(address),
-                 "l"(from), "l"(policy)
-                 : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], %3, %2;" ::"r"(address),
-                 "l"(from), "l"(policy), "n"(BYTES)
-                 : "memory");
-  }
-}
-
 // Where a thread's numbers are in a slot: its vectors of x, then what is beside them. `slot`: the
 // thread's first vector.
 template <int BESIDE>
@@ -82,24 +67,6 @@ __device__ __forceinline__ void WaitForTiles(int pending) {
 // Asks for the line of memory that the address is in, into the L2 cache.
 __device__ __forceinline__ void PrefetchLine(const void* at) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
-}
-
-__device__ __forceinline__ uint64_t ReadOncePolicy() {
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-
-__device__ __forceinline__ uint64_t KeepPolicy() {
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-
-__device__ __forceinline__ uint64_t ReadAgainPolicy() {
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
 }
 
 // Takes a block (or a warp) through its units. Tiles says where they are:
