@@ -95,6 +95,8 @@ Reason CheckForward(const GraphView& view, const Shapes& shapes, const ForwardMa
   for (TensorId tensor : {match.x, match.y, match.gamma, match.beta}) {
     if (tensor.valid() && !IsFloat(shapes.Get(tensor).dtype)) return Reason::kUnsupportedType;
   }
+  // Another match's gradient may have been the only reader.
+  if (!view.alive(match.y.node)) return Reason::kNobodyReadsIt;
   const std::string& device = view.def(match.y.node).device();
   for (int node : match.core) {
     if (view.def(node).device() != device) return Reason::kOtherDevice;

@@ -112,10 +112,15 @@ Reason CheckBackward(const GraphView& view, const Shapes& shapes, const ForwardM
       shapes.Get(backward.dgamma).dtype != shapes.Get(backward.dbeta).dtype) {
     return Reason::kUnsupportedType;
   }
+  const std::vector<TensorId> made = backward.outputs();
+  const bool all_alive = std::all_of(made.begin(), made.end(),
+                                     [&](TensorId tensor) { return view.alive(tensor.node); });
+  if (!all_alive) return Reason::kNobodyReadsIt;  // another match has taken its place
   // The fused gradient reads dy and the fused forward, which reads x, gamma and beta and waits for
   // what its nodes waited for; none of these may come from what the gradient gives.
-  const std::unordered_set<int> outputs = NodesOf(backward.outputs());
-  for (TensorId tensor : {backward.dy, forward.x, forward.gamma, forward.beta, backward.gamma}) {
+  const std::unordered_set<int> outputs = NodesOf(made);
+  const TensorId y = forward.lone ? TensorId() : forward.y;
+  for (TensorId tensor : {backward.dy, forward.x, forward.gamma, forward.beta, backward.gamma, y}) {
     if (tensor.valid() && view.DependsOn(tensor.node, outputs)) return Reason::kNoGradient;
   }
   for (int node : forward.core) {

@@ -66,6 +66,7 @@ class GradientSearch {
     from_dy_ = Dependents(view, scene_.before_dy.valid() ? scene_.before_dy : dy, kMaxDescendants);
     scene_.dependents = from_dy_;
     scene_.dependents.insert(forward.core.begin(), forward.core.end());
+    forward_core_.insert(forward.core.begin(), forward.core.end());
     for (int node : from_dy_) {
       for (const TensorId& input : view.inputs(node)) FollowIfOurs(input, kHopsFromX);
     }
@@ -176,6 +177,7 @@ class GradientSearch {
     const bool wants_dgamma = forward_.gamma.valid();
     const bool wants_dbeta = forward_.beta.valid() || (forward_.lone && wants_dgamma);
     for (int node : nodes) {
+      if (MakesY(node)) continue;
       const std::string& op = view_.op(node);
       const TensorId tensor{node, 0};
       if (wants_dgamma || wants_dbeta) {
@@ -190,6 +192,11 @@ class GradientSearch {
                             match_.dbeta.valid() == wants_dbeta;
       if (complete) return;
     }
+  }
+
+  // Where dy is gamma itself, of one row, xhat * gamma is both dgamma and y.
+  bool MakesY(int node) const {
+    return !forward_.lone && (node == forward_.y.node || forward_core_.count(node) > 0);
   }
 
   void TryParameter(TensorId tensor, bool wants_dgamma, bool wants_dbeta) {
@@ -431,7 +438,7 @@ class GradientSearch {
   const std::function<bool(int)>& keep_;
   Scene scene_;
   Axes axes_;
-  std::unordered_set<int> from_dy_;
+  std::unordered_set<int> from_dy_, forward_core_;
 
   Interpreter* interpreter_ = nullptr;
   std::optional<Gradients> reference_;

@@ -359,12 +359,15 @@ class Edit:
             wanted = [split(i) for i in node.input if not i.startswith("^")]
             if len(wanted) != len(op.inputs):
                 raise UnexpectedGraphError(f"{name} has got another number of inputs")
-            for i, (source, port) in enumerate(wanted):
-                tensor = self._tensor(source, port)
-                if tensor is not None and tensor is not op.inputs[i]:
-                    if tensor.dtype != op.inputs[i].dtype:
-                        raise UnexpectedGraphError(f"input {i} of {name} has got another type")
-                    inputs.append((op, i, tensor))
+            tensors = [self._tensor(*place) for place in wanted]
+            if None in tensors:  # then it reads what it did: of y and a part, not the part alone
+                continue
+            for i, tensor in enumerate(tensors):
+                if tensor is op.inputs[i]:
+                    continue
+                if tensor.dtype != op.inputs[i].dtype:
+                    raise UnexpectedGraphError(f"input {i} of {name} has got another type")
+                inputs.append((op, i, tensor))
             waits = self._controls(op, node)
             if waits is not None:
                 controls.append((op, waits))
