@@ -55,7 +55,7 @@ bool OutputCheck::Fits(const Output& output, ForwardMatch* match, Reason* reason
   for (const Consumer& c : near_.view.consumers(output.y.node)) {
     if (c.port != 0) return false;
   }
-  if (keeps_mean && IsTermOfMore(output.y)) return false;
+  if (keeps_mean && (IsTermOfMore(output.y) || MeanGoesOn())) return false;
   if (!IsRead(output.y.node)) {
     // Then nobody needs what leads to it either.
     settled_->insert(core.begin(), core.end());
@@ -182,6 +182,37 @@ bool OutputCheck::IsTermOfMore(TensorId tensor) const {
     }
   }
   return false;
+}
+
+// Whether somebody reads x's mean for more than the variance. Then mean * rstd is likely to be
+// taken from x * rstd sooner or later, and both must be of the very same rstd: beside a mean of 1e6
+// the rounding of another one costs all digits.
+bool OutputCheck::MeanGoesOn() const {
+  constexpr double kLoose = 1e-4;
+  const GraphView& view = near_.view;
+  const Numbers shift =  // mean * rstd
+      Zip(near_.x.plain, near_.x.xhat, [](double plain, double xhat) { return plain - xhat; });
+  const auto is_mean = [&](TensorId tensor) {
+    const Value* value = near_.interpreter->Eval(tensor);
+    return value != nullptr && CloseToProduct(shift, value->numbers, near_.x.rstd, kLoose);
+  };
+  const auto stays_within = [&](TensorId mean, int reader) {
+    const std::string& op = view.op(reader);
+    if (ClassOf(op) == OpClass::kView) return is_mean({reader, 0});  // looked at itself
+    if (op == "Sub" || op == "SquaredDifference" || op == "Square" || op == "Shape") return true;
+    const auto& inputs = view.inputs(reader);
+    return op == "_Retval" || (op == "Mul" && inputs[0] == mean && inputs[1] == mean);
+  };
+  for (int node : near_.scene.dependents) {
+    const std::string& op = view.op(node);
+    if (op != "Mean" && !IsProduct(op) && ClassOf(op) != OpClass::kView) continue;
+    const TensorId tensor{node, 0};
+    if (!is_mean(tensor)) continue;
+    for (const Consumer& c : view.consumers(node)) {
+      if (view.live(c.node) && !stays_within(tensor, c.node)) return true;
+    }
+  }
+  return near_.interpreter->restart();
 }
 
 bool OutputCheck::IsRead(int node) const {

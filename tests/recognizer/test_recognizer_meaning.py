@@ -195,3 +195,27 @@ def test_epsilon_beside_a_constant_of_the_graph_in_float64() -> None:
     _, report = rewrite(trace(make), fetches=["y"])
     (record,) = report.fused
     assert record.epsilon == pytest.approx(1e-3 * (1 + 1e-7), rel=1e-12)
+
+
+def _shifted(x: tf.Tensor, how: str) -> tf.Tensor:
+    """(x - mean) * rstd as x * rstd less something that has the mean, too."""
+    mean, variance = moments(x)
+    root = tf.math.rsqrt(variance + 1e-3)
+    if how == "another rstd":
+        return x * root - mean / tf.sqrt(variance + 1e-3)
+    if how == "slices":
+        return x * root - (mean[:, 0] * root[:, 0])[:, tf.newaxis]
+    if how == "cast":
+        return x * root - tf.cast(tf.cast(mean * root, tf.float64), tf.float32)
+    return tf.reduce_sum(tf.stack([x * root, -mean * root * tf.ones_like(x)]), 0)
+
+
+@pytest.mark.parametrize("how", ["another rstd", "slices", "cast", "stack"])
+def test_a_mean_that_goes_on_outside(rng, how: str) -> None:
+    """The two rstd would differ by their rounding, which a mean of 1e6 multiplies."""
+    x = (rng.normal(0, 1, (3, 8)) + 1e6).astype(np.float32)
+    graph = trace(lambda: tf.identity(_shifted(placeholder("x", (None, 8)), how), name="y"))
+    after, _ = rewrite(graph, fetches=["y"])
+    exact = oracle.layer_norm(x, epsilon=1e-3).y
+    stock, fused = (np.abs(run(g, {"x": x}) - exact).max() for g in (graph, after))
+    assert fused <= 2 * stock + 1e-5
