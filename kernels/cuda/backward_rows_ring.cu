@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
       use(e[k], d[k]);
     };
     params.Sum(args, place, scale, own, load, sums);
-    copy(row + shape.stages * place.teams);
+    copy(row + kBlockStages * place.teams);
     // Two storages by turns: a thread may still read one when another is a row ahead.
     ShortBlockSum(sums, &storage[turn.Stage()]);
     const GradientLine line =
