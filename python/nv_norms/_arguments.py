@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 FLOATS = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
+_LEAST, _MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 # NVIDIA/atex's nv_norms reads no more from a format than where the channels are.
 _DATA_FORMATS = {
@@ -23,9 +25,33 @@ _DATA_FORMATS = {
 }
 
 
+def as_dense(value: Any, name: str = "x") -> tf.Tensor:
+    """`value` as a tensor of whatever type it has."""
+    try:
+        return tf.convert_to_tensor(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{name}: expected a dense tensor, or numbers that make one, got {described(value)}"
+        ) from error
+
+
+def check_not_composite(value: Any, name: str) -> None:
+    """For those that need a dense tensor's shape before they need the tensor."""
+    if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
+        raise TypeError(f"{name}: expected a dense tensor, got {described(value)}")
+
+
+def described(value: Any) -> str:
+    """What came, in a few words."""
+    kind = type(value).__name__
+    if hasattr(value, "shape"):
+        return f"{kind} of shape {value.shape}"
+    return "None" if value is None else f"{kind} {reprlib.repr(value)}"
+
+
 def as_input(value: Any, name: str = "x") -> tf.Tensor:
     """`value` as a tensor of a type that can be normalized."""
-    tensor = tf.convert_to_tensor(value)
+    tensor = as_dense(value, name)
     if tensor.dtype not in FLOATS:
         raise TypeError(
             f"{name}: expected float16, bfloat16, float32 or float64, got {tensor.dtype.name}"
@@ -45,8 +71,16 @@ def as_parameter(value: Any, name: str, x: tf.Tensor) -> list[tf.Tensor]:
         tensor = as_input(value, name)
     else:
         wanted = tf.float64 if x.dtype == tf.float64 else tf.float32
-        tensor = tf.cast(tf.convert_to_tensor(value), wanted)
+        given = as_dense(value, name)
+        if not is_real(given.dtype):
+            raise TypeError(f"{name}: expected real numbers, got {given.dtype.name}")
+        tensor = tf.cast(given, wanted)
     return [tensor]
+
+
+def is_real(dtype: tf.DType) -> bool:
+    """Whether a cast to a float keeps what is meant: integers and booleans, too."""
+    return dtype.is_floating or dtype.is_integer or dtype.is_bool
 
 
 def check_same_type(scale: list[tf.Tensor], offset: list[tf.Tensor]) -> None:
@@ -63,13 +97,22 @@ def statistics_type(x: tf.Tensor) -> tf.DType:
 
 
 def epsilon_attributes(epsilon: Any) -> dict[str, float]:
-    """A float64 as the sum of two float32 attributes."""
+    """A float64 as the sum of two float32 attributes.
+
+    TensorFlow's threads take subnormal numbers for 0. Where the second is one, that costs epsilon
+    1.2e-38 at most; the first must not be one.
+    """
     try:
-        value = float(epsilon)
-    except (TypeError, ValueError):
+        value = math.nan if isinstance(epsilon, (str, bytes)) else float(epsilon)
+    except (TypeError, ValueError, OverflowError):
         value = math.nan
     if tf.is_tensor(epsilon) or not 0 <= value < math.inf:
         raise ValueError(f"epsilon: expected a finite Python number >= 0, got {epsilon!r}")
+    if value and not _LEAST <= value <= _MOST:
+        raise ValueError(
+            f"epsilon: expected 0, or a number from {_LEAST} to {_MOST} (the normal numbers of "
+            f"float32), got {epsilon!r}"
+        )
     high = float(np.float32(value))
     return {"epsilon": high, "epsilon_low": float(np.float32(value - high))}
 
@@ -98,6 +141,8 @@ def resolve_axes(axes: list[int], shape: Any) -> list[int]:
 
 
 def _is_sequence(axis: Any) -> bool:
+    if isinstance(axis, np.ndarray):
+        return axis.ndim > 0
     return isinstance(axis, Sequence) and not isinstance(axis, str)
 
 
@@ -152,11 +197,33 @@ def channel_axis(data_format: str) -> int:
     return -1 if as_data_format(data_format) == "N...C" else 1
 
 
-def check_rank(x: tf.Tensor, least: int, data_format: str) -> None:
-    if x.shape.rank is not None and x.shape.rank < least:
-        raise ValueError(
-            f"x: expected at least {least} axes (data_format {data_format!r}), got shape {x.shape}"
-        )
+def check_rank(x: tf.Tensor, least: int, data_format: str | None = None) -> None:
+    rank = x.shape.rank
+    if rank is not None and rank < least:
+        raise ValueError(f"{_axes_expected(least, data_format)}, got shape {x.shape}")
+
+
+def with_checked_rank(x: tf.Tensor, least: int, data_format: str) -> tf.Tensor:
+    """x, its rank checked now or, where it is not known yet, when the graph runs.
+
+    The ops cannot do that: their instance norm takes [N, C], as Keras' GroupNormalization does.
+    """
+    check_rank(x, least, data_format)
+    if x.shape.rank is not None:
+        return x
+    message = [f"{_axes_expected(least, data_format)}, got shape", tf.shape(x)]
+    with tf.control_dependencies([tf.debugging.Assert(tf.rank(x) >= least, message)]):
+        # XLA drops assertions, but fails at a node of this name.
+        name = f"x_has_at_least_{least}_axes"
+        last = tf.strided_slice(tf.shape(x), [least - 1], [least], shrink_axis_mask=1, name=name)
+    with tf.control_dependencies([last]):
+        return tf.identity(x)
+
+
+def _axes_expected(least: int, data_format: str | None) -> str:
+    axes = "1 axis" if least == 1 else f"{least} axes"
+    layout = "" if data_format is None else f" (data_format {data_format!r})"
+    return f"x: expected at least {axes}{layout}"
 
 
 def check_groups(groups: Any, x: tf.Tensor, data_format: str) -> int:

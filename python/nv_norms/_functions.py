@@ -109,8 +109,7 @@ def fused_instance_norm(
     Returns:
       y = (x - mean) * inv_std * scale + offset, mean and inv_std, both [N, C].
     """
-    x = check.as_input(x)
-    check.check_rank(x, 3, check_format(data_format))
+    x = check.with_checked_rank(check.as_input(x), 3, check_format(data_format))
     scale, offset = _of_channels(scale, offset, x, data_format)
     return Normalized(*group_norm_op(x, scale, offset, -1, data_format, epsilon))
 
@@ -221,6 +220,7 @@ def _along_axes(
 ) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor], list[int]]:
     """The arguments of a layer or RMS norm, checked, and its axes."""
     x = check.as_input(x)
+    check.check_rank(x, 1)
     scale, offset = _parameters(scale, offset, x)
     axes = check.as_axes(_default_axis(x, scale) if axis is None else axis, x)
     check.check_layer_parameter(scale, "scale", x, axes)

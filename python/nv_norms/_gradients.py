@@ -46,13 +46,14 @@ def fused_layer_norm_grad_op(
     """
     del epsilon
     x = check.as_input(x)
+    check.check_rank(x, 1)
     scales = check.as_parameter(scale, "scale", x)
     axes = check.as_axes(axis, x)
     check.check_layer_parameter(scales, "scale", x, axes)
     shape = tf.gather(tf.shape(x), [i for i in range(_rank(x)) if i not in axes])
     statistics = {
-        "mean": tf.reshape(reserve_space_1, shape),
-        "rstd": tf.reshape(reserve_space_2, shape),
+        "mean": tf.reshape(check.as_input(reserve_space_1, "reserve_space_1"), shape),
+        "rstd": tf.reshape(check.as_input(reserve_space_2, "reserve_space_2"), shape),
     }
     return _gradients(ops.fused_layer_norm_grad, y_backprop, x, scales, statistics, axis=axes)
 
@@ -78,8 +79,7 @@ def fused_instance_norm_grad_op(
       dx in x's shape and type, dscale and doffset of C elements and of scale's type.
     """
     del epsilon
-    x = check.as_input(x)
-    check.check_rank(x, 3, check_format(data_format))
+    x = check.with_checked_rank(check.as_input(x), 3, check_format(data_format))
     scales = check.as_parameter(scale, "scale", x)
     check.check_channel_parameter(scales, "scale", x, data_format)
     statistics = {"mean": reserve_space_1, "rstd": reserve_space_2}

@@ -23,8 +23,17 @@ if keras.backend.backend() != "tensorflow":
 _serializable = keras.saving.register_keras_serializable(package="nv_norms")
 
 
+class _DenseInputs:
+    """Says what is wrong with ragged and sparse inputs before build() fails on their shape."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for value in (*args, *kwargs.values()):
+            check.check_not_composite(value, "inputs")
+        return super().__call__(*args, **kwargs)
+
+
 @_serializable
-class LayerNormalization(keras.layers.LayerNormalization):
+class LayerNormalization(_DenseInputs, keras.layers.LayerNormalization):
     """keras.layers.LayerNormalization in one op, forward and backward.
 
     Takes the same arguments: axis (-1), epsilon (1e-3), center and scale (True), the initializers,
@@ -54,7 +63,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
 
 @_serializable
-class GroupNormalization(keras.layers.GroupNormalization):
+class GroupNormalization(_DenseInputs, keras.layers.GroupNormalization):
     """keras.layers.GroupNormalization in one op, forward and backward.
 
     Takes the same arguments: groups (32; -1 for one per channel), axis (-1), epsilon (1e-3), center
@@ -99,7 +108,7 @@ class InstanceNormalization(GroupNormalization):
 
 
 @_serializable
-class RMSNormalization(keras.layers.RMSNormalization):
+class RMSNormalization(_DenseInputs, keras.layers.RMSNormalization):
     """keras.layers.RMSNormalization in one op, forward and backward.
 
     Takes the same arguments: axis (-1), epsilon (1e-6). As in Keras, scale is multiplied along the
@@ -119,6 +128,12 @@ class RMSNormalization(keras.layers.RMSNormalization):
 
 
 def _as_input(inputs: Any) -> tf.Tensor:
-    """`inputs` as the ops take it; Keras normalizes integers in float32."""
-    x = tf.convert_to_tensor(inputs)
-    return x if x.dtype in check.FLOATS else tf.cast(x, tf.float32)
+    """`inputs` as the ops take it: integers and booleans in float32.
+
+    Keras computes in float32 then, too, but casts the result to their type, which cuts off its
+    fractions.
+    """
+    x = check.as_dense(inputs, "inputs")
+    if x.dtype not in check.FLOATS and check.is_real(x.dtype):
+        x = tf.cast(x, tf.float32)
+    return check.as_input(x, "inputs")

@@ -3,25 +3,28 @@
     y = nv_norms.fused_layer_norm(keras.Input((8,)), layer.gamma, layer.beta).y
 
 Keras then has an operation in the model, which calls the function when the model runs. As with any
-such operation, Variables among its arguments are not the model's; layers are, so prefer them.
+such operation, Variables among its arguments are not the model's, and a model that has some cannot
+be saved; layers are the model's, so prefer them.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
 
 
 def takes_keras_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, whose first argument may be a KerasTensor as well."""
+    """`function`, whose tensors may be KerasTensors as well."""
+    signature = inspect.signature(function)
 
     @functools.wraps(function)
-    def wrapper(x: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_keras_tensor(x):
-            return _operation(function)(x, *args, **kwargs)
-        return function(x, *args, **kwargs)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if any(_is_keras_tensor(value) for value in (*args, *kwargs.values())):
+            return _operation(function.__name__, signature.bind(*args, **kwargs).arguments)
+        return function(*args, **kwargs)
 
     return wrapper
 
@@ -31,14 +34,9 @@ def _is_keras_tensor(x: Any) -> bool:
     return keras is not None and isinstance(x, keras.KerasTensor)
 
 
-def _operation(function: Callable[..., Any]) -> Any:
-    import keras
+def _operation(function: str, arguments: dict[str, Any]) -> Any:
+    from ._operation import Normalization
 
-    class Normalization(keras.Operation):
-        def call(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-            return function(x, *args, **kwargs)
-
-        def compute_output_spec(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-            return keras.src.backend.compute_output_spec(self.call, x, *args, **kwargs)
-
-    return Normalization(name=keras.src.utils.naming.auto_name(function.__name__))
+    tensors = {name: value for name, value in arguments.items() if _is_keras_tensor(value)}
+    constants = {name: value for name, value in arguments.items() if name not in tensors}
+    return Normalization(function, constants)(**tensors)

@@ -15,6 +15,7 @@ import tensorflow as tf
 import nv_norms
 
 X = tf.zeros((2, 3, 4, 6))
+RAGGED = tf.ragged.constant([[1.0, 2.0], [3.0]])
 C = np.ones(6, np.float32)
 layer, rms = nv_norms.fused_layer_norm, nv_norms.fused_rms_norm
 instance, group = nv_norms.fused_instance_norm, nv_norms.fused_group_norm
@@ -28,6 +29,30 @@ BAD: dict[str, tuple[Callable[[tf.Tensor], Any], type[Exception], str]] = {
     ),
     "complex x": (lambda x: rms(tf.cast(x, tf.complex64)), TypeError, "got complex64"),
     "string x": (lambda x: instance(tf.constant(["a"])), TypeError, "got string"),
+    "no x": (
+        lambda x: layer(None),
+        TypeError,
+        "x: expected a dense tensor, or numbers that make one, got None",
+    ),
+    "ragged x": (lambda x: rms(RAGGED), TypeError, "got RaggedTensor of shape (2, None)"),
+    "sparse x": (
+        lambda x: group(tf.sparse.from_dense(np.eye(3, dtype=np.float32))),
+        TypeError,
+        "x: expected a dense tensor, or numbers that make one, got SparseTensor of shape (3, 3)",
+    ),
+    "x as a dict": (lambda x: instance({"x": 1.0}), TypeError, "got dict {'x': 1.0}"),
+    "x of uneven lists": (lambda x: layer([[1.0], [2.0, 3.0]]), TypeError, "got list [[1.0], ["),
+    "scalar x": (lambda x: layer(1.0), ValueError, "x: expected at least 1 axis, got shape ()"),
+    "scalar x for a gradient": (
+        lambda x: nv_norms.fused_layer_norm_grad_op(1.0, 1.0, None, 1.0, 1.0),
+        ValueError,
+        "x: expected at least 1 axis, got shape ()",
+    ),
+    "scalar x of channels": (
+        lambda x: group(tf.constant(1.0)),
+        ValueError,
+        "x: expected at least 2 axes (data_format 'NHWC'), got shape ()",
+    ),
     "axis too large": (
         lambda x: layer(x, axis=4),
         ValueError,
@@ -42,6 +67,8 @@ BAD: dict[str, tuple[Callable[[tf.Tensor], Any], type[Exception], str]] = {
         "expected an integer or several, got 1.5",
     ),
     "axis as text": (lambda x: layer(x, axis="C"), TypeError, "got 'C'"),
+    "axis of floats": (lambda x: layer(x, axis=np.array([1.0])), TypeError, "got array([1.])"),
+    "axis as a matrix": (lambda x: rms(x, axis=np.array([[1, 2]])), TypeError, "got array([[1"),
     "scale too short": (
         lambda x: layer(x, C[:5], C),
         ValueError,
@@ -69,6 +96,22 @@ BAD: dict[str, tuple[Callable[[tf.Tensor], Any], type[Exception], str]] = {
         "scale: expected shape (3,)",
     ),
     "integer scale": (lambda x: layer(x, tf.ones(6, tf.int32)), TypeError, "scale: expected float"),
+    "complex scale": (
+        lambda x: layer(x, C * 1j),
+        TypeError,
+        "scale: expected real numbers, got complex64",
+    ),
+    "offset as text": (
+        lambda x: group(x, C, ["a"] * 6, 2),
+        TypeError,
+        "offset: expected real numbers, got string",
+    ),
+    "ragged scale": (
+        lambda x: layer(x, RAGGED),
+        TypeError,
+        "scale: expected a dense tensor, or numbers that make one, got RaggedTensor of shape (2, N",
+    ),
+    "scale as a dict": (lambda x: rms(x, {}), TypeError, "got dict {}"),
     "two types": (
         lambda x: layer(x, tf.ones(6), tf.ones(6, tf.float16)),
         TypeError,
@@ -103,7 +146,25 @@ BAD: dict[str, tuple[Callable[[tf.Tensor], Any], type[Exception], str]] = {
         "epsilon: expected a finite Python number >= 0, got -0.001",
     ),
     "epsilon nan": (lambda x: rms(x, epsilon=float("nan")), ValueError, "got nan"),
+    "epsilon as text": (lambda x: layer(x, epsilon="1e-3"), ValueError, "got '1e-3'"),
+    "epsilon beyond floats": (lambda x: rms(x, epsilon=10**400), ValueError, "expected a finite"),
+    "epsilon that float32 flushes": (
+        lambda x: group(x, groups=2, epsilon=1e-40),
+        ValueError,
+        "epsilon: expected 0, or a number from 1.1754943508222875e-38 to 3.4028234663852886e+38 "
+        "(the normal numbers of float32), got 1e-40",
+    ),
+    "epsilon that float32 lacks": (
+        lambda x: instance(tf.cast(x, tf.float64), epsilon=3.4028235e38),  # rounds to the largest
+        ValueError,
+        "got 3.4028235e+38",
+    ),
     "epsilon as a tensor": (lambda x: layer(x, epsilon=tf.constant(0.1)), ValueError, "epsilon"),
+    "gradient without statistics": (
+        lambda x: nv_norms.fused_layer_norm_grad_op(x, x, C, x[..., 0], None),
+        TypeError,
+        "reserve_space_2: expected a dense tensor, or numbers that make one, got None",
+    ),
     "gradient of another axis": (
         lambda x: nv_norms.fused_layer_norm_grad_op(x, x, C, x[..., 0], x[..., 0], axis=[2]),
         ValueError,
@@ -137,3 +198,34 @@ def test_what_shows_only_when_the_shape_is_known(
     function = tf.function(call, input_signature=[tf.TensorSpec(None)])
     with pytest.raises(tf.errors.InvalidArgumentError, match=sentence):
         function(X)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        instance,
+        lambda x: nv_norms.fused_instance_norm_grad_op(x, x, None, x[..., 0], x[..., 0]),
+    ],
+    ids=["forward", "gradient"],
+)
+@pytest.mark.parametrize(
+    ("xla", "sentence"),
+    [
+        (False, r"x: expected at least 3 axes \(data_format .*NHWC.*got shape\] \[4 6\]"),
+        (True, "x_has_at_least_3_axes"),
+    ],
+)
+def test_an_instance_norm_without_spatial_axes_whose_rank_shows_late(
+    call: Callable[[tf.Tensor], Any], xla: bool, sentence: str
+) -> None:
+    """The op itself gives 0 for [N, C], of which each channel of an example has one element."""
+    function = tf.function(call, input_signature=[tf.TensorSpec(None)], jit_compile=xla)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=sentence):
+        function(X[0, 0])
+
+
+def test_a_known_rank_is_not_checked_when_the_graph_runs() -> None:
+    function = tf.function(instance, input_signature=[tf.TensorSpec((None,) * 3)])
+    kinds = {op.type for op in function.get_concrete_function().graph.get_operations()}
+    assert "FusedInstanceNorm" in kinds
+    assert not kinds & {"Assert", "StridedSlice"}

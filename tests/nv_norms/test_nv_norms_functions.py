@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from nv_norms_cases import CASES, DTYPES, Case, assert_close
+from nv_norms_cases import CASES, DTYPES, EPSILON, Case, assert_close
 
 import nv_norms
 
@@ -212,6 +212,14 @@ def test_flat_parameters_and_those_with_axes_of_size_one(rng: np.random.Generato
         assert_close(y, expected, "float32", str(shape))
 
 
+@pytest.mark.parametrize("axis", [np.array([1, 2]), np.array(-1), (np.int64(1),), range(1, 3)])
+def test_axis_as_numpy_has_it(axis: Any, rng: np.random.Generator) -> None:
+    case = Case("layer", (2, 3, 4), tuple(np.atleast_1d(axis)))
+    x, scale, offset, _ = case.random(rng)
+    y = nv_norms.fused_layer_norm(x, scale, offset, axis, EPSILON).y
+    assert_close(y, case.forward(x, scale, offset).y, "float32", "y")
+
+
 def test_axis_follows_the_shape_of_scale(rng: np.random.Generator) -> None:
     case = Case("layer", (5, 3, 3, 4), (1, 2, 3))
     x, scale, offset, _ = case.random(rng)
@@ -228,6 +236,15 @@ def test_epsilon_is_kept_in_float64(rng: np.random.Generator) -> None:
     for epsilon in (1e-12, 0.1, 1 / 3):
         y = case.call(x, None, None, epsilon)[0]
         assert_close(y, case.forward(x, None, None, epsilon).y, "float64", f"epsilon {epsilon}")
+
+
+@pytest.mark.parametrize("epsilon", [0, np.finfo(np.float32).tiny, 1e-30, 1e38])
+def test_the_ends_of_epsilon(epsilon: float, run: Run, rng: np.random.Generator) -> None:
+    case = Case("rms", (4, 8))
+    x = rng.normal(0, np.sqrt(float(epsilon)) or 1, case.shape)
+    y = run(lambda x: case.call(x, None, None, epsilon)[0])(tf.constant(x))
+    # float32's precision: the second part of a small epsilon is subnormal.
+    assert_close(y, case.forward(x, None, None, float(epsilon)).y, "float32", "y", 1)
 
 
 def test_large_means_and_constant_rows(rng: np.random.Generator, device: str) -> None:
@@ -274,17 +291,3 @@ def test_variables_of_keras_and_lists(rng: np.random.Generator) -> None:
     expected = case.forward(x, scale, offset).y
     for given in (keras.Variable, tf.Variable, list, np.asarray):
         assert_close(case.call(x, given(scale), given(offset))[0], expected, "float32", str(given))
-
-
-def test_tensors_of_keras(rng: np.random.Generator) -> None:
-    import keras
-
-    case = Case("layer", (4, 3, 8))
-    x, scale, offset, _ = case.random(rng)
-    inputs = keras.Input(case.shape[1:])
-    y, mean, inv_std = nv_norms.fused_layer_norm(inputs, scale, offset)
-    assert y.shape == (None, 3, 8) and mean.shape == inv_std.shape == (None,)
-    model = keras.Model(inputs, y)
-    expected = case.forward(x, scale, offset).y
-    assert_close(model(x), expected, "float32", "called")
-    assert_close(model.predict(x, verbose=0), expected, "float32", "predicted")

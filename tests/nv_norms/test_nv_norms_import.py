@@ -70,14 +70,14 @@ print(tape.gradient(y, x).shape, nv_norms_rewriter.is_enabled(), fused())
 
 def test_the_layers_are_found_by_name_and_another_backend_of_keras_is_named() -> None:
     code = """
+import keras
+keras.backend.backend = lambda: "jax"
 import nv_norms
 print(sorted(name for name in dir(nv_norms) if name.endswith("Normalization")))
 try:
     nv_norms.BatchNormalization
 except AttributeError as error:
     print(error)
-import keras
-keras.backend.backend = lambda: "jax"
 try:
     nv_norms.LayerNormalization()
 except ImportError as error:
@@ -89,3 +89,20 @@ except ImportError as error:
     )
     assert missing == "module 'nv_norms' has no attribute 'BatchNormalization'"
     assert "expected Keras' backend to be 'tensorflow', got 'jax'" in backend
+
+
+def test_a_saved_model_is_loaded_where_nv_norms_is_imported(tmp_path: Path) -> None:
+    path = str(tmp_path / "model.keras")
+    save = f"""
+import keras, nv_norms
+inputs = keras.Input((4, 8))
+y = nv_norms.InstanceNormalization()(nv_norms.LayerNormalization()(inputs))
+keras.Model(inputs, nv_norms.fused_rms_norm(y).y).save({path!r})
+"""
+    load = f"""
+import nv_norms, keras
+print(*[type(part).__name__ for part in keras.models.load_model({path!r}).operations])
+"""
+    _run(save)
+    kinds = _run(load).split()
+    assert kinds == ["InputLayer", "LayerNormalization", "InstanceNormalization", "Normalization"]

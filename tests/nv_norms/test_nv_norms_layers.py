@@ -259,10 +259,34 @@ def test_one_layer_is_one_op() -> None:
     assert not {"Mean", "Rsqrt", "SquaredDifference"} & set(kinds)
 
 
-def test_integers_become_float32() -> None:
-    x = np.arange(12).reshape(3, 4)
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool"])
+def test_integers_become_float32(dtype: str) -> None:
+    x = np.arange(12).reshape(3, 4).astype(dtype)
     y = nv_norms.LayerNormalization()(x)
-    assert_close(y, oracle.layer_norm(x).y, "float32", "y")
+    expected = oracle.layer_norm(x.astype(np.float64)).y
+    assert_close(y, expected, "float32", "y")
+    stock = keras.layers.LayerNormalization()(x)
+    np.testing.assert_array_equal(stock, expected.astype(dtype))  # Keras cuts off the fractions
+
+
+@pytest.mark.parametrize(
+    "kind", [nv_norms.LayerNormalization, nv_norms.InstanceNormalization, nv_norms.RMSNormalization]
+)
+def test_inputs_that_no_layer_normalizes(kind: type) -> None:
+    ragged = tf.ragged.constant([[1.0, 2.0], [3.0]])
+    sparse = tf.sparse.from_dense(np.eye(3, dtype=np.float32))
+    for given, shape in ((ragged, r"\(2, None\)"), (sparse, r"\(3, 3\)")):
+        sentence = f"inputs: expected a dense tensor, got {type(given).__name__} of shape {shape}"
+        with pytest.raises(TypeError, match=sentence):
+            kind()(given)
+    with pytest.raises(TypeError, match="inputs: expected float16, .* got complex64"):
+        kind()(tf.complex(tf.ones((2, 3)), 1.0))
+
+
+def test_an_epsilon_that_the_op_cannot_hold() -> None:
+    layer = nv_norms.LayerNormalization(epsilon=1e39, dtype="float64")
+    with pytest.raises(ValueError, match="epsilon: expected 0, or a number from .* got 1e\\+39"):
+        layer(np.ones((2, 3)))
 
 
 def test_symbolic_shapes_and_masks() -> None:
