@@ -7,6 +7,7 @@
 #include <string>
 
 #include "google/protobuf/arena.h"
+#include "kernels/cpu/targets.h"
 #include "plugin/build_info.h"
 #include "plugin/optimizer.h"
 #include "plugin/report.h"
@@ -33,6 +34,12 @@ int NvNormsDeviceTypeIsFree(const char* device_type) {
   return tensorflow::grappler::PluginGraphOptimizerRegistry::CreateOptimizers({device_type}).empty()
              ? 1
              : 0;
+}
+
+int NvNormsCpuTarget(char** message) {
+  const nv_norms::Status& status = nv_norms::cpu::TargetStatus();
+  *message = Copy(status.message());
+  return status.ok() ? 1 : 0;
 }
 
 char* NvNormsTakeReport() {

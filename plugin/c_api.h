@@ -17,6 +17,10 @@ int NvNormsIsEnabled();
 // the process.
 int NvNormsDeviceTypeIsFree(const char* device_type);
 
+// 1 where the CPU kernels run; 0 if the environment asks for what they cannot do, and *message says
+// so. Chooses their instruction set, once for all.
+int NvNormsCpuTarget(char** message);
+
 // JSON: the records since the last call, and how many more were dropped.
 char* NvNormsTakeReport();
 

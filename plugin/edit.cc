@@ -1,6 +1,8 @@
 #include "plugin/edit.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "plugin/edit_steps.h"
 #include "plugin/graph/constants.h"
@@ -13,6 +15,26 @@ namespace {
 
 using tensorflow::DataType;
 using tensorflow::NodeDef;
+
+// An op's epsilon: high, and low in float64 beside it.
+struct SplitEpsilon {
+  explicit SplitEpsilon(double epsilon)
+      : high(static_cast<float>(epsilon)), low(static_cast<float>(epsilon - double{high})) {}
+  float high, low;
+};
+
+// Whether the op gets the epsilon that the graph has. TensorFlow's threads take float32 numbers
+// below the normal ones for 0.
+bool KeepsEpsilon(double epsilon, DataType x_type) {
+  using Limits = std::numeric_limits<float>;
+  if (epsilon == 0) return true;
+  const double high = SplitEpsilon(epsilon).high;
+  if (!(epsilon >= Limits::min()) || std::isinf(high)) return false;
+  const double low = std::fabs(epsilon - high);
+  // What is below the last bit of two floats is lost in any case.
+  const bool low_matters = x_type == tensorflow::DT_DOUBLE && low > std::ldexp(epsilon, -48);
+  return !low_matters || low >= Limits::min();
+}
 
 NodeDef FusedDef(const GraphView& view, const Shapes& shapes, const ForwardMatch& match,
                  TensorId gamma, TensorId beta, DataType parameter_type) {
@@ -28,9 +50,9 @@ NodeDef FusedDef(const GraphView& view, const Shapes& shapes, const ForwardMatch
   auto& attr = *def.mutable_attr();
   attr["num_scale"].set_i(gamma.valid() ? 1 : 0);
   attr["num_offset"].set_i(beta.valid() ? 1 : 0);
-  const float epsilon = static_cast<float>(match.statistics.epsilon);
-  attr["epsilon"].set_f(epsilon);
-  attr["epsilon_low"].set_f(static_cast<float>(match.statistics.epsilon - double{epsilon}));
+  const SplitEpsilon epsilon(match.statistics.epsilon);
+  attr["epsilon"].set_f(epsilon.high);
+  attr["epsilon_low"].set_f(epsilon.low);
   switch (match.problem.kind) {
     case Kind::kLayerNorm:
       attr["subtract_mean"].set_b(match.subtract_mean);
@@ -94,6 +116,9 @@ const char* OpName(const ForwardMatch& match) {
 Reason CheckForward(const GraphView& view, const Shapes& shapes, const ForwardMatch& match) {
   for (TensorId tensor : {match.x, match.y, match.gamma, match.beta}) {
     if (tensor.valid() && !IsFloat(shapes.Get(tensor).dtype)) return Reason::kUnsupportedType;
+  }
+  if (!KeepsEpsilon(match.statistics.epsilon, shapes.Get(match.x).dtype)) {
+    return Reason::kEpsilonOutOfRange;
   }
   // Another match's gradient may have been the only reader.
   if (!view.alive(match.y.node)) return Reason::kNobodyReadsIt;

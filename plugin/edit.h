@@ -12,7 +12,8 @@ namespace nv_norms {
 
 const char* OpName(const ForwardMatch& match);  // "FusedLayerNorm", ...
 
-// Reasons not to edit that have to do with types, devices and readers, not with meaning.
+// Reasons not to edit that have to do with types, devices, readers and what the ops' attributes can
+// hold, not with meaning.
 Reason CheckForward(const GraphView& view, const Shapes& shapes, const ForwardMatch& match);
 
 // Puts the fused op in the place of y, or of the sum or product with what goes on beside it, and

@@ -1,9 +1,13 @@
 #include "plugin/optimizer.h"
 
+#include <sys/stat.h>
+
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <mutex>
 #include <string>
 
 #include "google/protobuf/arena.h"
@@ -33,14 +37,29 @@ struct Optimizer {
   const char* device_type;
 };
 
-// For people who want to see what the pass is given: NV_NORMS_DUMP_DIR names a folder.
+// What NV_NORMS_DUMP_DIR names, made if its parent exists; nullptr if it names nothing.
+const char* DumpFolder() {
+  const char* folder = std::getenv("NV_NORMS_DUMP_DIR");
+  if (folder == nullptr || *folder == '\0') return nullptr;
+  mkdir(folder, 0777);  // where that fails, so does the first file
+  return folder;
+}
+
+// For people who want to see what the pass is given.
 void Dump(const tensorflow::GraphDef& graph, int number, const char* when) {
-  static const char* const directory = std::getenv("NV_NORMS_DUMP_DIR");
-  if (directory == nullptr) return;
-  std::ofstream file(
-      std::string(directory) + "/graph_" + std::to_string(number) + "_" + when + ".pb",
-      std::ios::binary);
-  graph.SerializeToOstream(&file);
+  static const char* const folder = DumpFolder();
+  if (folder == nullptr) return;
+  const std::string path =
+      std::string(folder) + "/graph_" + std::to_string(number) + "_" + when + ".pb";
+  std::ofstream file(path, std::ios::binary);
+  if (graph.SerializeToOstream(&file) && file.flush()) return;
+  const std::string why = std::strerror(errno);
+  static std::once_flag said;
+  std::call_once(said, [&] {
+    LOG(WARNING) << "NV_NORMS_DUMP_DIR is \"" << folder
+                 << "\", expected a folder that can be written, or a new one in a folder that "
+                 << "exists: " << path << " is not written (" << why << ")";
+  });
 }
 
 bool PreservedNodes(const TF_GrapplerItem* item, std::unordered_set<std::string>* names,

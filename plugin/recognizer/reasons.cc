@@ -12,6 +12,8 @@ const char* ReasonName(Reason reason) {
       return "epsilon_not_constant";
     case Reason::kEpsilonLost:
       return "epsilon_lost";
+    case Reason::kEpsilonOutOfRange:
+      return "epsilon_out_of_range";
     case Reason::kMomentsDiffer:
       return "moments_differ";
     case Reason::kParameterVaries:
@@ -53,13 +55,15 @@ const char* ReasonName(Reason reason) {
 const char* ReasonSentence(Reason reason) {
   switch (reason) {
     case Reason::kNone:
-      return "fused";
+      return "";
     case Reason::kNotANormalization:
       return "the inverse root is not that of a variance or mean square plus a constant";
     case Reason::kEpsilonNotConstant:
       return "epsilon is not a constant of at least 0";
     case Reason::kEpsilonLost:
       return "TensorFlow's remapper put a fixed epsilon in the place of the graph's";
+    case Reason::kEpsilonOutOfRange:
+      return "the fused ops keep epsilon as normal numbers of float32, which it is not";
     case Reason::kMomentsDiffer:
       return "the variance runs over other axes than the mean";
     case Reason::kParameterVaries:

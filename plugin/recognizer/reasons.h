@@ -10,6 +10,7 @@ enum class Reason {
   kNotANormalization,   // 1 / r^2 is neither var(x) + epsilon nor mean(x^2) + epsilon
   kEpsilonNotConstant,  // it is, but epsilon is no constant, or is negative
   kEpsilonLost,         // TensorFlow's own fusion may have lost it
+  kEpsilonOutOfRange,   // the ops keep it in float32, where it is no normal number
   kMomentsDiffer,       // the variance runs over other axes than the mean
   kParameterVaries,     // gamma or beta varies along other axes than the layer's
   kNoOutput,            // no tensor equals xhat * gamma + beta
@@ -32,7 +33,7 @@ enum class Reason {
 
 // "not_a_normalization", ...
 const char* ReasonName(Reason reason);
-// One sentence for people.
+// One sentence for people; "" for kNone.
 const char* ReasonSentence(Reason reason);
 
 }  // namespace nv_norms

@@ -24,13 +24,13 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_argument(
         "path", type=Path, help="a SavedModel's folder, a GraphDef as .pb, or as .pbtxt"
     )
-    inspect.add_argument("--signature", help="only this signature of a SavedModel")
+    inspect.add_argument("--signature", help="of a SavedModel: only this signature")
     inspect.add_argument(
         "--fetch",
         action="append",
         default=[],
         metavar="NODE",
-        help="a node that is fetched from a GraphDef (may be given again); default: the nodes that "
+        help="of a GraphDef: a node that is fetched (may be given again); default: the nodes that "
         "nothing else reads",
     )
     inspect.add_argument(
@@ -53,6 +53,17 @@ def _inspect(arguments: argparse.Namespace) -> None:
     from rich.markup import escape
 
     graphs = _graphs.read(arguments.path, tuple(arguments.fetch))
+    is_saved_model = _graphs.is_saved_model(arguments.path)
+    if arguments.fetch and is_saved_model:
+        raise ValueError(
+            f"--fetch names nodes of a GraphDef, and {arguments.path} is a SavedModel, where the "
+            "outputs of its signatures are fetched: choose one with --signature"
+        )
+    if arguments.signature is not None and not is_saved_model:
+        raise ValueError(
+            f"--signature names a signature of a SavedModel, and {arguments.path} is a GraphDef, "
+            "which has none: choose what is fetched with --fetch"
+        )
     if arguments.signature is not None:
         names = [graph.name.removeprefix("signature ") for graph in graphs]
         if arguments.signature not in names:

@@ -23,6 +23,11 @@ class NamedGraph:
     fetches: tuple[str, ...]
 
 
+def is_saved_model(path: Path) -> bool:
+    """Whether read() takes the path for a SavedModel, which has signatures."""
+    return path.is_dir() or path.name == "saved_model.pb"
+
+
 def read(path: Path, fetches: tuple[str, ...] = ()) -> list[NamedGraph]:
     """The graphs in `path`: one for each signature of a SavedModel, else one.
 

@@ -6,6 +6,7 @@ import ctypes
 import functools
 import json
 import mmap
+import os
 import re
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,9 @@ from . import _process
 
 LIBRARIES = Path(__file__).absolute().parent / "lib"
 CORE = "libnv_norms_core.so"
+
+# They choose the instruction set of the CPU kernels, and how those prefetch.
+_CPU_VARIABLES = ("NV_NORMS_CPU_TARGET", "NV_NORMS_CPU_PREFETCH")
 
 # The core library holds its build information as one JSON string. It is read from the file, because
 # a library that was built for another TensorFlow must not even be loaded.
@@ -87,6 +91,7 @@ class Core:
             "NvNormsSetEnabled": (None, [ctypes.c_int]),
             "NvNormsIsEnabled": (ctypes.c_int, []),
             "NvNormsDeviceTypeIsFree": (ctypes.c_int, [text]),
+            "NvNormsCpuTarget": (ctypes.c_int, [to(pointer)]),
             "NvNormsTakeReport": (pointer, []),
             "NvNormsRewrite": (
                 ctypes.c_int,
@@ -127,6 +132,10 @@ class Core:
         """The records since the last call, and how many more had to be dropped."""
         report = json.loads(self._take(self._c.NvNormsTakeReport()))
         return report["records"], report["dropped"]
+
+    def cpu_target(self) -> tuple[bool, str]:
+        """Whether the CPU kernels can do what the environment asks for; if not, a sentence why."""
+        return self._ask(self._c.NvNormsCpuTarget)
 
     def cuda_driver(self) -> tuple[bool, str]:
         """Whether the GPU kernels can run on this machine's driver; if not, a sentence why.
@@ -207,6 +216,21 @@ def core() -> Core:
             memory["core"] = str(path)
             return library
     return _open(memory["core"])
+
+
+def cpu_trouble() -> str:
+    """ "" if the CPU kernels run, else a sentence why not, which the user is told once.
+
+    The ops that a program calls by name raise an error then.
+    """
+    if not any(map(os.environ.get, _CPU_VARIABLES)):
+        return ""
+    usable, why = core().cpu_target()
+    if usable:
+        return ""
+    sentence = f"normalizations on the CPU stay as they are: the environment variable {why}"
+    _process.say_once(sentence)
+    return sentence
 
 
 def gpus_are_usable() -> bool:

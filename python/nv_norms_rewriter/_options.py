@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
-from . import _process
+from . import _environment, _process
 
 _CHOICES = {"xla": ("auto", "all", "none"), "saved_models": ("stock", "fused")}
 _ENVIRONMENT = {"xla": "NV_NORMS_XLA"}
@@ -20,8 +18,14 @@ def configure(*, xla: str | None = None, saved_models: str | None = None) -> Non
         NV_NORMS_XLA sets this, too. A function that has been traced stays as it is.
       saved_models: what SavedModels, and other GraphDefs that Python is given, hold. "stock" (the
         default): no op that the rewriter made, so that they load where it is not installed.
-        "fused": functions as they were traced; a SavedModel with fused ops loads only after
-        `import nv_norms_rewriter`.
+        "fused": fused ops where a function that was traced before has them, and is what is saved:
+        a ConcreteFunction, given to tf.saved_model.save as a signature, or its graph, given to a
+        converter. Only what XLA compiles, or a tape has differentiated, has them in Python. What
+        TensorFlow traces while it saves (all of model.export, and a tf.function without a
+        ConcreteFunction) holds TensorFlow's own ops in either case; so does a function that XLA
+        does not compile: its normalizations are fused where it is loaded and run. With fused ops
+        a SavedModel loads only after `import nv_norms_rewriter`, and with the fused op of a
+        gradient TensorFlow 2.21 cannot load it.
 
     An argument that is not given, or is None, changes nothing.
 
@@ -40,7 +44,17 @@ def configure(*, xla: str | None = None, saved_models: str | None = None) -> Non
 
 def get(name: str) -> str:
     """The option's value: configure()'s, else the environment's, else the default."""
+    words = _CHOICES[name]
     value = _process.state()["options"].get(name)
-    if value is None and name in _ENVIRONMENT:
-        value = os.environ.get(_ENVIRONMENT[name], "").strip().lower()
-    return value if value in _CHOICES[name] else _CHOICES[name][0]
+    if value in words:
+        return value
+    if name not in _ENVIRONMENT:
+        return words[0]
+    return _environment.choice(_ENVIRONMENT[name], words, words[0])
+
+
+def check_environment() -> None:
+    """Says now, not only when a function is traced, what the environment names that there is
+    not."""
+    for name in _ENVIRONMENT:
+        get(name)

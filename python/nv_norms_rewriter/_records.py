@@ -24,7 +24,8 @@ def remember(core: _library.Core, records: list[dict[str, Any]]) -> None:
 def remembered(core: _library.Core) -> tuple[list[dict[str, Any]], int]:
     """What was found, in that order, and how many older records were dropped.
 
-    TensorFlow optimizes a graph twice, so a refusal comes twice; it is named once.
+    Grappler gives a graph to the pass twice, so a refusal comes twice; it is named once. What was
+    found in a trace was found once, and functions of one name are told apart by nothing else.
     """
     remember(core, [])
     memory = _process.state()
@@ -32,11 +33,13 @@ def remembered(core: _library.Core) -> tuple[list[dict[str, Any]], int]:
         records, dropped = list(memory["records"]), memory["dropped"]
     seen, once = set(), []
     for record in records:
-        names = (tuple(record["inputs"]), tuple(record["outputs"]))
-        key = (record["graph"], record.get("where"), *names, record["reason"])
-        if record["fused"] or key not in seen:
-            once.append(record)
-        seen.add(key)
+        if not record["fused"] and record.get("where", "graph") == "graph":
+            names = (tuple(record["inputs"]), tuple(record["outputs"]))
+            key = (record["graph"], *names, record["reason"])
+            if key in seen:
+                continue
+            seen.add(key)
+        once.append(record)
     return once, dropped
 
 

@@ -7,19 +7,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import _library, _process, _trace
+from . import _environment, _library, _options, _process, _trace
 
 PLUGINS = {"CPU": "libnv_norms_cpu.so", "GPU": "libnv_norms_gpu.so"}
 REGISTERED = "registered"
 
 
-def _wanted_by_environment() -> bool:
-    return os.environ.get("NV_NORMS_REWRITER", "1").strip().lower() not in (
-        "0",
-        "off",
-        "false",
-        "no",
-    )
+_SWITCH = "NV_NORMS_REWRITER"
+_ON = ("1", "on", "true", "yes")
+_OFF = ("0", "off", "false", "no")
 
 
 def start() -> None:
@@ -29,8 +25,11 @@ def start() -> None:
     A second import (a reload, another copy of the package) does not undo a disable() of the
     program's.
     """
-    if _wanted_by_environment():
-        _load_and_register()
+    if _environment.word(_SWITCH) in _OFF:
+        return
+    _load_and_register()
+    _environment.choice(_SWITCH, _ON + _OFF, "1")
+    _options.check_environment()
 
 
 def enable() -> None:
@@ -117,6 +116,8 @@ def _register(core: _library.Core, device_type: str, library: Path) -> str:
             if _has_nvidia_device():
                 _process.say_once(outcome)
             return outcome
+    if device_type == "CPU" and (trouble := _library.cpu_trouble()):
+        return trouble
     # TensorFlow ends the process when a device type gets a second optimizer, so ask before.
     if not core.device_type_is_free(device_type):
         _process.state()["held"].add(device_type)

@@ -14,6 +14,9 @@ from . import _library, _process, _records
 # TensorFlow's C++ code has its own names for these types.
 _PYTHON_NAMES = {"half": "float16", "float": "float32", "double": "float64"}
 
+# TensorFlow's options that switch Grappler, or plugins in it, off.
+_OPTIONS_OF_OTHERS = {"disable_meta_optimizer": True, "use_plugin_optimizers": False}
+
 
 @dataclasses.dataclass(frozen=True)
 class Record:
@@ -80,7 +83,7 @@ class Report(Sequence[Record]):
 
     Attributes:
       notices: sentences about what the rewriter cannot do in this process (another plugin holds a
-        device type, a driver is too old).
+        device type, a driver is too old, an option of TensorFlow's keeps graphs from it).
     """
 
     def __init__(self, records: Iterable[Record] = (), notices: Iterable[str] = ()) -> None:
@@ -216,18 +219,43 @@ def report() -> Report:
     _look_at_gpus(memory)
     values, dropped = _records.remembered(_library.core())
     notices = list(memory["notices"])
+    notices += _switched_off()
     if dropped:
         notices.append(f"the report holds the latest {len(values)} records; {dropped} came before")
     return Report((Record.from_json(value) for value in values), notices)
 
 
+def _switched_off() -> list[str]:
+    """Sentences about options of TensorFlow's that keep graphs from us, as they are set now."""
+    import tensorflow as tf
+
+    if not _tensorflow_has_started():  # asking would list the devices
+        return []
+    options = tf.config.optimizer.get_experimental_options()
+    return [
+        f"tf.config.optimizer.set_experimental_options has {name!r}: {value}, so TensorFlow calls "
+        "no plugin's optimizer: while it is set, nothing is fused in the graphs that TensorFlow "
+        "optimizes, only in functions when they are traced (for XLA, or for a tape)"
+        for name, value in _OPTIONS_OF_OTHERS.items()
+        if options.get(name) is value
+    ]
+
+
+def _tensorflow_has_started() -> bool:
+    from tensorflow.python.eager import context
+
+    return getattr(context.context(), "_initialized", False)
+
+
 def _look_at_gpus(memory: dict[str, Any]) -> None:
     """What is wrong with them shows only once TensorFlow has started them."""
     import tensorflow as tf
-    from tensorflow.python.eager import context
 
-    started = getattr(context.context(), "_initialized", False)
-    if started and "GPU" in memory["plugins"] and tf.config.list_logical_devices("GPU"):
+    if (
+        _tensorflow_has_started()
+        and "GPU" in memory["plugins"]
+        and tf.config.list_logical_devices("GPU")
+    ):
         _library.gpus_are_usable()
 
 

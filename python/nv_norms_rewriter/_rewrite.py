@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def rewrite(
-    graph_def: tf.compat.v1.GraphDef, device: str | None = None, fetches: Iterable[str] = ()
+    graph_def: tf.compat.v1.GraphDef,
+    device: str | None = None,
+    fetches: Iterable[str] | None = None,
 ) -> tuple[tf.compat.v1.GraphDef, Report]:
     """Fuses the normalizations of a GraphDef, as the optimizer does when TensorFlow runs a graph.
 
@@ -24,7 +26,7 @@ def rewrite(
       device: where to assume that nodes run for which the graph names no device: "CPU", "GPU", or a
         device name such as "/device:GPU:0". None: only what each node says.
       fetches: names of nodes ("y") or tensors ("y:0") that will be fetched; they keep
-        their names and values.
+        their names and values. None, or no name at all: the nodes that no other reads.
 
     Returns:
       The new graph, equal to the old one if nothing was changed, and a Report of what was found.
@@ -65,9 +67,16 @@ def _device_name(device: str | None) -> str:
     return name
 
 
-def _fetched_nodes(graph_def: tf.compat.v1.GraphDef, fetches: Iterable[str]) -> list[str]:
+def _fetched_nodes(graph_def: tf.compat.v1.GraphDef, fetches: Iterable[str] | None) -> list[str]:
+    if fetches is None:
+        return []
     if isinstance(fetches, (str, bytes)):
         raise TypeError(f"fetches: expected a sequence of names, got the single string {fetches!r}")
+    if not isinstance(fetches, Iterable):
+        raise TypeError(
+            f"fetches: expected None or a sequence of names, got {type(fetches).__name__} "
+            f"({fetches!r})"
+        )
     names: list[str] = []
     for fetch in fetches:
         if not isinstance(fetch, str):

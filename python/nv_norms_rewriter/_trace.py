@@ -115,7 +115,7 @@ def _rewrite(core: _library.Core, graph: Any, where: str) -> None:
     from . import _trace_choice, _trace_graph  # which import TensorFlow
 
     device_type = _trace_where.device_type()
-    if device_type not in _SERVED or (device_type == "GPU" and not _library.gpus_are_usable()):
+    if device_type not in _SERVED or not _kernels_run(device_type):
         return
     before = _trace_graph.describe(graph)
     if where == "xla":  # which compiles all of a function for one device
@@ -155,6 +155,12 @@ def _rewrite(core: _library.Core, graph: Any, where: str) -> None:
         for key in ("inputs", "outputs"):
             record[key] = [_trace_graph.original_name(name) for name in record[key]]
     _records.remember(core, records)
+
+
+def _kernels_run(device_type: str) -> bool:
+    if device_type == "CPU":
+        return not _library.cpu_trouble()
+    return _library.gpus_are_usable()
 
 
 def _forward_records(edit: Any, records: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

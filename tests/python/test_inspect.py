@@ -148,6 +148,24 @@ def test_wrong_names(
     assert "no node named 'nope'" in capsys.readouterr().err
 
 
+def test_option_of_the_other_kind_of_file(
+    saved_model: Path,
+    graph_def: tf.compat.v1.GraphDef,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for path in (saved_model, saved_model / "saved_model.pb"):
+        assert main(["inspect", str(path), "--fetch", "StatefulPartitionedCall"]) == 2
+        error = capsys.readouterr().err
+        assert "--fetch names nodes of a GraphDef" in error and f"{path} is a SavedModel" in error
+        assert "--signature" in error
+    tf.io.write_graph(graph_def, str(tmp_path), "graph.pb", as_text=False)
+    assert main(["inspect", str(tmp_path / "graph.pb"), "--signature", "serving_default"]) == 2
+    error = capsys.readouterr().err
+    assert "--signature names a signature of a SavedModel" in error
+    assert "graph.pb is a GraphDef" in error and "--fetch" in error
+
+
 def test_as_a_command(saved_model: Path) -> None:
     process = subprocess.run(
         [sys.executable, "-m", "nv_norms_rewriter", "inspect", str(saved_model)],

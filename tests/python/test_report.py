@@ -85,6 +85,48 @@ def test_refusal_is_reported_once_though_tensorflow_optimizes_twice(
     assert not record.fused
 
 
+def test_refusals_of_functions_of_one_name_are_all_reported() -> None:
+    """What was found in a trace was found once; its graph is named as the Python function is."""
+    for width in (16, 8, 8):
+        function = tf.function(
+            lambda x: _layer_norm(x, tf.ones(1), tf.zeros(1)), jit_compile=True, autograph=False
+        )
+        function(tf.ones((4, width)))
+    report = nv_norms_rewriter.report()
+    assert report.counts == {"left_to_xla": 3}
+    assert len({(r.graph, r.outputs) for r in report}) == 1
+    assert list(nv_norms_rewriter.report()) == list(report)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_fused_record_has_neither_reason_nor_detail(jit_compile: bool, every_norm: None) -> None:
+    function = tf.function(
+        lambda x: tf.nn.relu(_layer_norm(x, tf.ones(16), tf.zeros(16))), jit_compile=jit_compile
+    )
+    function(tf.ones((4, 16)))
+    (record,) = nv_norms_rewriter.report()
+    assert (record.fused, record.reason, record.detail) == (True, "", "")
+    assert str(nv_norms_rewriter.report()).splitlines()[2].endswith(" fused")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("disable_meta_optimizer", True), ("use_plugin_optimizers", False)]
+)
+def test_option_of_tensorflow_that_keeps_graphs_from_us_is_noted(name: str, value: bool) -> None:
+    function = tf.function(lambda x: tf.nn.relu(_layer_norm(x, tf.ones(16), tf.zeros(16))))
+    tf.config.optimizer.set_experimental_options({name: value})
+    try:
+        function(tf.ones((4, 16)))
+        report = nv_norms_rewriter.report()
+    finally:
+        tf.config.optimizer.set_experimental_options({name: not value})
+    assert len(report) == 0
+    (notice,) = report.notices
+    assert f"{name!r}: {value}" in notice and "nothing is fused" in notice
+    assert f"Note: tf.config.optimizer.set_experimental_options has {name!r}" in str(report)
+    assert not nv_norms_rewriter.report().notices
+
+
 def test_process_that_never_stops_keeps_the_latest_records(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

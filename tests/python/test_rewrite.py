@@ -78,6 +78,14 @@ def test_fetches_keep_their_names_and_values(rng: np.random.Generator, fetches) 
     assert len(report.fused) == 1
 
 
+def test_without_fetches_those_are_kept_that_nobody_reads() -> None:
+    expected, _ = rewrite(_graph())
+    for fetches in (None, []):
+        after, report = rewrite(_graph(), fetches=fetches)
+        assert after == expected and len(report.fused) == 1
+    assert [node.name for node in expected.node][-1] == "out"
+
+
 def test_graph_without_norms_comes_back_as_it_is() -> None:
     with tf.Graph().as_default() as graph:
         tf.nn.softmax(tf.compat.v1.placeholder(tf.float32, (4, 8)), name="out")
@@ -98,6 +106,8 @@ def test_wrong_arguments_are_named() -> None:
         rewrite(graph, fetches="out")
     with pytest.raises(TypeError, match="fetches: expected names, got int"):
         rewrite(graph, fetches=[1])
+    with pytest.raises(TypeError, match=r"fetches: expected None or a sequence of .* int \(5\)"):
+        rewrite(graph, fetches=5)
     with pytest.raises(ValueError, match="no node named 'nope'"):
         rewrite(graph, fetches=["out", "nope:0"])
     with pytest.raises(TypeError, match="device: expected None or a string, got int"):

@@ -45,6 +45,43 @@ def test_no_epsilon_is_epsilon_zero(rng) -> None:
     assert fused_nodes(after)[0].attr["epsilon"].f == 0.0
 
 
+@pytest.mark.parametrize("epsilon", [1e-32, 1e-36, 1e-38, 1e-40, 1e-46])
+def test_epsilon_that_the_ops_would_lose_in_float64(rng, epsilon: float) -> None:
+    """They hold two float32 numbers, and what is below the normal ones counts as 0."""
+    gamma, beta = (rng.normal(size=8) for _ in range(2))
+
+    def make() -> None:
+        x = placeholder("x", (None, 8), tf.float64)
+        y = layer_norm(x, -1, epsilon, tf.constant(gamma), tf.constant(beta))
+        tf.identity(y, name="y")
+        tf.gradients(y, x, tf.sin(y), name="dx")
+
+    x = rng.normal(size=(4, 8)) * np.sqrt(epsilon) * np.array([[1.0], [1e-3], [0.0], [1e3]])
+    exact = oracle.layer_norm(x, gamma, beta, epsilon=epsilon).y
+    _, records = check(trace(make), {"x": x}, exact, 0, tolerance=1e-11)
+    assert {r.reason for r in records} == {"epsilon_out_of_range"}
+    assert records[0].epsilon == pytest.approx(epsilon, rel=1e-9)
+
+
+@pytest.mark.parametrize("epsilon", [2.0**-120, 1e-28])
+def test_small_epsilon_that_the_ops_can_hold(rng, epsilon: float) -> None:
+    """Of a power of two the second number is 0."""
+
+    def make() -> None:
+        tf.identity(layer_norm(placeholder("x", (None, 8), tf.float64), -1, epsilon), name="y")
+
+    x = rng.normal(size=(4, 8)) * np.sqrt(epsilon)
+    check(trace(make), {"x": x}, oracle.layer_norm(x, epsilon=epsilon).y, 1, tolerance=1e-11)
+
+
+def test_epsilon_in_float32_needs_one_number_only(rng) -> None:
+    def make() -> None:
+        tf.identity(layer_norm(placeholder("x", (None, 8)), -1, 1e-37), name="y")
+
+    x = rng.normal(size=(4, 8)).astype(np.float32)
+    check(trace(make), {"x": x}, oracle.layer_norm(x, epsilon=1e-37).y, 1)
+
+
 def _refused(graph: tf.compat.v1.GraphDef, x: np.ndarray, expected: np.ndarray, **feeds) -> None:
     check(graph, {"x": x, **feeds}, expected, 0)
 

@@ -131,6 +131,15 @@ def test_on_request(module: Module, x: np.ndarray, tmp_path: Path) -> None:
     close(y, module.layer.exact(x))
 
 
+def test_what_is_traced_while_saving_is_stock_on_request_too(
+    module: Module, x: np.ndarray, tmp_path: Path
+) -> None:
+    nv_norms_rewriter.configure(saved_models="fused")
+    close(module.compiled(x), module.layer.exact(x))
+    tf.saved_model.save(module, str(tmp_path))
+    assert not holds_fused_ops(tmp_path)
+
+
 def test_ops_that_a_program_calls_itself_stay(x: np.ndarray, tmp_path: Path) -> None:
     from nv_norms_rewriter import _library
 
