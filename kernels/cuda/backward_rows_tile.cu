@@ -13,7 +13,7 @@ namespace cuda {
 namespace {
 
 constexpr int kStages = 3;
-constexpr int kTileBytes = 2048;  // at most, where a tile has more than one row
+constexpr int kTileBytes = 2048;  // at most, where fewer rows are whole pieces
 // Columns of rows that have parameters of their own. Of a copy's speed on an H200, by the kernels
 // before -> by these: float32 32768 x 128 0.68 -> 0.72, but 32768 x 196 0.72 -> 0.70, 65536 x 256
 // 0.77 -> 0.72; float16 65536 x 256 0.64 -> 0.72, but 16384 x 512 0.82 -> 0.77.
@@ -21,10 +21,7 @@ constexpr int kMostOwnWide = 128;
 constexpr int kMostOwn = 256;
 
 // Blocks to a multiprocessor, by the numbers that a lane keeps.
-template <int NUMBERS, bool kDirect>
-constexpr int kResident = NUMBERS <= 8 ? 5
-                          : kDirect    ? 4
-                                       : 3;
+constexpr int Resident(int numbers, bool direct) { return numbers <= 8 ? 5 : direct ? 4 : 3; }
 
 struct Arguments {
   DType param;
@@ -82,19 +79,22 @@ __device__ __forceinline__ void StoreColumnSums(const Arguments& args, float* su
 // kDirect: rows are aligned to vectors of 16 bytes and dx is stored from registers; else it takes
 // x's place in shared memory and leaves as a tile.
 // D: of dy.
-template <typename T, typename D, int VEC, int ITEMS, bool kDirect, bool kOwn, bool kActivated>
-__global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
+template <typename T, typename D, typename C, bool kOwn, bool kActivated>
+__global__ void __launch_bounds__(kTileThreads, Resident(C::kNumbers, kTileDirect<C, T>))
     TileKernel(const __grid_constant__ Arguments args) {
+  constexpr int VEC = C::kVector;
+  constexpr int ITEMS = C::kItems;
+  constexpr bool kDirect = kTileDirect<C, T>;
   LetNextKernelStart();
   extern __shared__ uint4 stages[];  // [warps][kStages][x tile, dy tile, means, rstds]
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   const TileShape& shape = args.shape;
-  const int lanes = shape.lanes;
+  const int lanes = C::kCols != 0 ? 1 : shape.lanes;
   const int rank = lane & (lanes - 1);
   const int group = lane / lanes;
   const int groups = 32 / lanes;
-  const int cols = args.cols;
+  const int cols = C::kCols != 0 ? C::kCols : args.cols;
   const int dy_bytes = shape.bytes / static_cast<int>(sizeof(T) / sizeof(D));
   const int means_at = shape.bytes + dy_bytes;
   const int stage_bytes = means_at + (8 * shape.rows + 15) / 16 * 16;
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     const int c = ColumnOf<VEC>(i, lanes, rank);
-    if (!kOwn && c < cols)
+    if (!kOwn && C::Has(i, c, cols))
       LoadParams<float, VEC>({}, args.param, args.buffers.gamma, 0, c, 1, gamma[i]);
   }
   const float inverse = 1.0f / static_cast<float>(cols);
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
         const int c = ColumnOf<VEC>(i, lanes, rank);
-        if (c < cols) {
+        if (C::Has(i, c, cols)) {
           Unpack<T>(x_tile + r * cols + c, e[i]);
           Unpack<D>(dy_tile + r * cols + c, d[i]);
 #pragma unroll
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
       float sums[3] = {0, 0, 0};
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
-        if (ColumnOf<VEC>(i, lanes, rank) < cols) {
+        if (C::Has(i, ColumnOf<VEC>(i, lanes, rank), cols)) {
 #pragma unroll
           for (int v = 0; v < VEC; ++v) {
             const float w = kOwn ? d[i][v] : d[i][v] * gamma[i][v];
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
           const int c = ColumnOf<VEC>(i, lanes, rank);
-          if (c < cols) {
+          if (C::Has(i, c, cols)) {
             float out[VEC];
 #pragma unroll
             for (int v = 0; v < VEC; ++v) {
@@ -230,48 +230,43 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
 
 using KernelPointer = void (*)(Arguments);
 
-template <typename T, typename D, int VEC, int ITEMS, bool kDirect>
-KernelPointer KernelOf(const BackwardProblem& problem) {
-  if (problem.geometry.rows.by_column()) {
-    return TileKernel<T, D, VEC, ITEMS, kDirect, false, false>;
-  }
-  return Activated(problem) ? TileKernel<T, D, VEC, ITEMS, kDirect, true, true>
-                            : TileKernel<T, D, VEC, ITEMS, kDirect, true, false>;
-}
+// The kernel and how many of its blocks are resident.
+struct Choice {
+  KernelPointer kernel = nullptr;
+  int resident = 1;
+};
 
-template <typename T, typename D, int VEC, bool kDirect>
-KernelPointer KernelFor(const BackwardProblem& problem, int numbers) {
-  if constexpr (kDirect) {
-    if (numbers <= 8) return KernelOf<T, D, VEC, 8 / VEC, kDirect>(problem);
-  }
-  return KernelOf<T, D, VEC, 16 / VEC, kDirect>(problem);
+template <typename T, typename D, typename C, bool kOwn, bool kActivated>
+Choice ChoiceOf() {
+  return {TileKernel<T, D, C, kOwn, kActivated>, Resident(C::kNumbers, kTileDirect<C, T>)};
 }
 
 template <typename T, typename D = T>
-KernelPointer KernelFor(const BackwardProblem& problem, int vector, int numbers) {
-  constexpr int kVector = kVectorOf<T>;
-  if (vector == kVector) return KernelFor<T, D, kVector, true>(problem, numbers);
-  if (vector == 4) return KernelFor<T, D, std::min(4, kVector / 2), false>(problem, numbers);
-  if (vector == 2) return KernelFor<T, D, 2, false>(problem, numbers);
-  return KernelFor<T, D, 1, false>(problem, numbers);
+Choice ChoiceFor(const BackwardProblem& problem, const TileShape& shape) {
+  Choice out;
+  WithTileCut<T>(shape, [&](auto cut) {
+    using C = decltype(cut);
+    out = problem.geometry.rows.by_column() ? ChoiceOf<T, D, C, false, false>()
+          : Activated(problem)              ? ChoiceOf<T, D, AnyTileCut<C, T>, true, true>()
+                                            : ChoiceOf<T, D, C, true, false>();
+  });
+  return out;
 }
 
-KernelPointer KernelFor(const BackwardProblem& problem, const TileShape& shape) {
-  const int vector = shape.vector;
-  const int numbers = shape.items * vector;
+Choice ChoiceFor(const BackwardProblem& problem, const TileShape& shape) {
   if (problem.dy != problem.x) {
-    return problem.dy == DType::kHalf ? KernelFor<float, __half>(problem, vector, numbers)
-                                      : KernelFor<float, __nv_bfloat16>(problem, vector, numbers);
+    return problem.dy == DType::kHalf ? ChoiceFor<float, __half>(problem, shape)
+                                      : ChoiceFor<float, __nv_bfloat16>(problem, shape);
   }
-  if (problem.x == DType::kFloat) return KernelFor<float>(problem, vector, numbers);
-  return problem.x == DType::kHalf ? KernelFor<__half>(problem, vector, numbers)
-                                   : KernelFor<__nv_bfloat16>(problem, vector, numbers);
+  return problem.x == DType::kFloat  ? ChoiceFor<float>(problem, shape)
+         : problem.x == DType::kHalf ? ChoiceFor<__half>(problem, shape)
+                                     : ChoiceFor<__nv_bfloat16>(problem, shape);
 }
 
-TileShape ShapeOf(const BackwardPlan& plan, bool params_aligned) {
-  const RowLayout& layout = plan.problem.geometry.rows;
-  return TileShapeOf(layout.rows, layout.cols, SizeOf(plan.problem.x), SizeOf(plan.problem.dy),
-                     params_aligned, 16 * plan.device.multiprocessors, kTileBytes);
+TileShape ShapeOf(const BackwardPlan& plan) {
+  const BackwardProblem& problem = plan.problem;
+  return TileShapeOf(problem.geometry.rows, SizeOf(problem.x), SizeOf(problem.dy), true,
+                     16 * plan.device.multiprocessors, kTileBytes);
 }
 
 Arguments ArgumentsOf(const BackwardPlan& plan, const BackwardBuffers& buffers,
@@ -290,14 +285,18 @@ Arguments ArgumentsOf(const BackwardPlan& plan, const BackwardBuffers& buffers,
   return args;
 }
 
+// Of shared memory to a block, in bytes: the stages, whose place the columns' sums take.
+int64_t SharedOf(const BackwardProblem& problem, const TileShape& shape) {
+  const int64_t dy_bytes = shape.bytes * SizeOf(problem.dy) / SizeOf(problem.x);
+  const int64_t staged =
+      int64_t{kTileWarps} * kStages * (shape.bytes + dy_bytes + Align16(8 * shape.rows));
+  return std::max<int64_t>(staged, 2 * kTileWarps * problem.geometry.rows.cols * 4);
+}
+
 Status LaunchTiles(const BackwardProblem& problem, const Arguments& args, int64_t blocks,
                    void* stream) {
-  const TileShape& shape = args.shape;
-  const KernelPointer kernel = KernelFor(problem, shape);
-  const int64_t staged = int64_t{kTileWarps} * kStages *
-                         (shape.bytes + shape.bytes * SizeOf(problem.dy) / SizeOf(problem.x) +
-                          Align16(8 * shape.rows));
-  const int64_t shared = std::max<int64_t>(staged, 2 * kTileWarps * args.cols * 4);
+  const KernelPointer kernel = ChoiceFor(problem, args.shape).kernel;
+  const int64_t shared = SharedOf(problem, args.shape);
   const char* name = "normalization gradient of short rows";
   NV_NORMS_RETURN_IF_ERROR(AllowShared(kernel, shared, name));
   return LaunchKernel(name, kernel, static_cast<unsigned>(blocks), kTileThreads,
@@ -316,26 +315,30 @@ bool SuitsTiles(const BackwardPlan& plan) {
   const ParamOf param = ParamOfTiles(layout);
   if (param != ParamOf::kColumn && param != ParamOf::kRow) return false;
   const bool wide = problem.x == DType::kFloat && problem.dy == problem.x;
-  return SuitsTiles(layout, SizeOf(problem.x), wide ? kMostOwnWide : kMostOwn) &&
-         problem.dx == problem.x && (problem.dy == problem.x || MixedGradient(problem)) &&
-         !problem.in_double() && ShapeOf(plan, true).bytes <= kTileBytes;
+  if (!SuitsTiles(layout, SizeOf(problem.x), wide ? kMostOwnWide : kMostOwn) ||
+      problem.dx != problem.x || !(problem.dy == problem.x || MixedGradient(problem)) ||
+      problem.in_double()) {
+    return false;
+  }
+  const TileShape shape = ShapeOf(plan);
+  return shape.bytes <= (layout.by_row() ? kMostOwnTileBytes : kMostTileBytes) &&
+         SharedOf(problem, shape) <= plan.device.shared_bytes;
 }
 
 int64_t TilePartials(const BackwardPlan& plan) {
-  const TileShape shape = ShapeOf(plan, true);
-  const bool direct = shape.vector * SizeOf(plan.problem.x) == 16;
-  const int64_t resident = !direct                          ? kResident<16, false>
-                           : shape.items * shape.vector > 8 ? kResident<16, true>
-                                                            : kResident<8, true>;
-  return std::min(CeilDiv(CeilDiv(plan.problem.geometry.rows.rows, shape.rows), kTileWarps),
-                  resident * plan.device.multiprocessors);
+  const TileShape shape = ShapeOf(plan);
+  const int64_t tiles = CeilDiv(plan.problem.geometry.rows.rows, shape.rows);
+  return std::min(CeilDiv(tiles, kTileWarps),
+                  TileBlocks(ChoiceFor(plan.problem, shape).resident, SharedOf(plan.problem, shape),
+                             plan.device));
 }
 
 Status LaunchBackwardRowsTile(const BackwardPlan& plan, const BackwardBuffers& buffers,
                               int64_t partials, float* dgamma, float* dbeta, void* stream,
                               bool* launched) {
-  const TileShape shape = ShapeOf(plan, AlignedTo(buffers.gamma, 16));
-  *launched = SuitsTiles(plan) && shape.bytes <= kTileBytes && Aligned(buffers);
+  const TileShape shape = ShapeOf(plan);
+  *launched =
+      SuitsTiles(plan) && Aligned(buffers) && (shape.vector == 1 || AlignedTo(buffers.gamma, 16));
   if (!*launched) return Status();
   Arguments args = ArgumentsOf(plan, buffers, shape);
   args.dgamma = dgamma;
@@ -354,7 +357,7 @@ Status LaunchBackwardRowsTileOwn(const BackwardPlan& plan, const BackwardBuffers
   *launched = SuitsTiles(plan) && Aligned(buffers);
   if (!*launched) return Status();
   const BackwardProblem& problem = plan.problem;
-  Arguments args = ArgumentsOf(plan, buffers, ShapeOf(plan, true));
+  Arguments args = ArgumentsOf(plan, buffers, ShapeOf(plan));
   const bool params = buffers.dgamma != nullptr || buffers.dbeta != nullptr;
   if (params) args.sums = static_cast<SegmentSums<float>*>(workspace);
   NV_NORMS_RETURN_IF_ERROR(LaunchTiles(problem, args, TilePartials(plan), stream));

@@ -12,17 +12,14 @@ namespace cuda {
 namespace {
 
 constexpr int kStages = 3;
-constexpr int kTileBytes = 3328;  // at most, where a tile has more than one row
+constexpr int kTileBytes = 3328;  // at most, where fewer rows are whole pieces
 // Columns of rows that have parameters of their own. Of a copy's speed on an H200, by the kernels
 // before -> by these: float32 65536 x 256 0.83 -> 0.89, float16 0.64 -> 0.74, but 32768 x 400 0.88
 // -> 0.76, 0.69 -> 0.52.
 constexpr int kMostOwn = 256;
 
 // Blocks to a multiprocessor, by the numbers that a lane keeps.
-template <int NUMBERS, bool kDirect>
-constexpr int kResident = NUMBERS <= 8 ? 7
-                          : kDirect    ? 5
-                                       : 4;
+constexpr int Resident(int numbers, bool direct) { return numbers <= 8 ? 7 : direct ? 5 : 4; }
 
 struct Arguments {
   DType param;
@@ -39,9 +36,12 @@ struct Arguments {
 // kDirect: rows are aligned to vectors of 16 bytes and y is stored from registers; else it takes
 // x's place in shared memory and leaves as a tile. A y of smaller numbers moves up: by then its
 // place holds x of rows that all lanes have read.
-template <typename T, typename Y, int VEC, int ITEMS, bool kDirect, ParamOf PARAM, bool kActivated>
-__global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
+template <typename T, typename Y, typename C, ParamOf PARAM, bool kActivated>
+__global__ void __launch_bounds__(kTileThreads, Resident(C::kNumbers, kTileDirect<C, T>))
     TileKernel(const __grid_constant__ Arguments args) {
+  constexpr int VEC = C::kVector;
+  constexpr int ITEMS = C::kItems;
+  constexpr bool kDirect = kTileDirect<C, T>;
   extern __shared__ uint4 stages[];  // [warps][kStages][tile]
   // All of a row behind the last number's activation. Elsewhere a vector is stored when it is
   // ready, and the row's number is not kept while the statistics are taken.
@@ -52,11 +52,11 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   const TileShape& shape = args.shape;
-  const int lanes = shape.lanes;
+  const int lanes = C::kCols != 0 ? 1 : shape.lanes;
   const int rank = lane & (lanes - 1);
   const int group = lane / lanes;
   const int groups = 32 / lanes;
-  const int cols = args.cols;
+  const int cols = C::kCols != 0 ? C::kCols : args.cols;
   char* stage = reinterpret_cast<char*>(stages) + warp * kStages * shape.bytes;
   const T* x = static_cast<const T*>(args.buffers.x);
   const int64_t step = static_cast<int64_t>(gridDim.x) * kTileWarps * shape.rows;
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     const int c = ColumnOf<VEC>(i, lanes, rank);
-    if (PARAM == ParamOf::kColumn && c < cols) {
+    if (PARAM == ParamOf::kColumn && C::Has(i, c, cols)) {
       LoadParams<float, VEC>({}, args.param, args.buffers.gamma, 0, c, 1, gamma[i]);
       LoadParams<float, VEC>({}, args.param, args.buffers.beta, 0, c, 0, beta[i]);
     }
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
           const int c = ColumnOf<VEC>(i, lanes, rank);
-          if (c < cols) {
+          if (C::Has(i, c, cols)) {
             LoadParams<float, VEC>({}, args.param, args.buffers.gamma, 0, param + c, 1, gamma[i]);
             LoadParams<float, VEC>({}, args.param, args.buffers.beta, 0, param + c, 0, beta[i]);
           }
@@ -110,11 +110,11 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
         const int c = ColumnOf<VEC>(i, lanes, rank);
-        if (c < cols) Unpack<T>(from + c, values[i]);
+        if (C::Has(i, c, cols)) Unpack<T>(from + c, values[i]);
       }
       if constexpr (!kDirect && !std::is_same_v<T, Y>) __syncwarp();
       const ShortRow found = CenterShortRow<kInOnePass<T>>(
-          values, [&](int i) { return ColumnOf<VEC>(i, lanes, rank) < cols; },
+          values, [&](int i) { return C::Has(i, ColumnOf<VEC>(i, lanes, rank), cols); },
           [&](int i, float (&item)[VEC]) { Unpack<T>(from + ColumnOf<VEC>(i, lanes, rank), item); },
           lanes, group * lanes, center, cols, args.epsilon);
       if constexpr (!kStoresLast) row = first + r;
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
         const int c = ColumnOf<VEC>(i, lanes, rank);
-        if (c < cols) {
+        if (C::Has(i, c, cols)) {
 #pragma unroll
           for (int v = 0; v < VEC; ++v) {
             const float xhat = values[i][v] * found.rstd + offset;
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kTileThreads, kResident<VEC * ITEMS, kDirect>)
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
           const int c = ColumnOf<VEC>(i, lanes, rank);
-          if (c < cols) store(i, c);
+          if (C::Has(i, c, cols)) store(i, c);
         }
       }
     }
@@ -180,71 +180,61 @@ int64_t TilesOfWarp(const ForwardProblem& problem, bool direct) {
 
 using KernelPointer = void (*)(Arguments);
 
-// The kernel for `numbers` numbers to a lane, or a few more, and how many of its blocks are
-// resident.
+// The kernel and how many of its blocks are resident.
 struct Choice {
   KernelPointer kernel = nullptr;
   int resident = 1;
 };
 
-template <typename T, typename Y, int VEC, bool kDirect, int NUMBERS>
-Choice ChoiceOf(const ForwardProblem& problem) {
-  constexpr int kItems = NUMBERS / VEC;
-  Choice out;
-  out.resident = kResident<NUMBERS, kDirect>;
+template <typename T, typename Y, typename C, ParamOf PARAM, bool kActivated>
+Choice ChoiceOf() {
+  return {TileKernel<T, Y, C, PARAM, kActivated>, Resident(C::kNumbers, kTileDirect<C, T>)};
+}
+
+template <typename T, typename Y = T>
+Choice ChoiceFor(const ForwardProblem& problem, const TileShape& shape) {
   const ParamOf param = ParamOfTiles(problem.geometry.rows);
-  if (param == ParamOf::kColumn) {
-    out.kernel = TileKernel<T, Y, VEC, kItems, kDirect, ParamOf::kColumn, false>;
-  } else if constexpr (std::is_same_v<T, Y> || std::is_same_v<T, float>) {
-    const auto pick = [&](auto plain, auto activated) {
-      return Activated(problem) ? activated : plain;
-    };
-    if (param == ParamOf::kRow) {
-      out.kernel = pick(TileKernel<T, Y, VEC, kItems, kDirect, ParamOf::kRow, false>,
-                        TileKernel<T, Y, VEC, kItems, kDirect, ParamOf::kRow, true>);
-    } else if constexpr (VEC > 1) {  // number by number the parameters are too many for registers
-      if (param == ParamOf::kColumnOfRow)
-        out.kernel = pick(TileKernel<T, Y, VEC, kItems, kDirect, ParamOf::kColumnOfRow, false>,
-                          TileKernel<T, Y, VEC, kItems, kDirect, ParamOf::kColumnOfRow, true>);
+  const bool activated = Activated(problem);
+  Choice out;
+  WithTileCut<T>(shape, [&](auto cut) {
+    using C = decltype(cut);
+    using Any = AnyTileCut<C, T>;
+    constexpr bool kFits = sizeof(Y) <= sizeof(T);  // y in x's place
+    if constexpr (kFits || kTileDirect<C, T>) {
+      if (param == ParamOf::kColumn) out = ChoiceOf<T, Y, C, ParamOf::kColumn, false>();
     }
-  }
+    if constexpr (kFits) {
+      if (param == ParamOf::kRow) {
+        out = activated ? ChoiceOf<T, Y, Any, ParamOf::kRow, true>()
+                        : ChoiceOf<T, Y, C, ParamOf::kRow, false>();
+      }
+      // Number by number the parameters are too many for registers.
+      if constexpr (C::kVector > 1) {
+        if (param == ParamOf::kColumnOfRow) {
+          out = activated ? ChoiceOf<T, Y, Any, ParamOf::kColumnOfRow, true>()
+                          : ChoiceOf<T, Y, Any, ParamOf::kColumnOfRow, false>();
+        }
+      }
+    }
+  });
   return out;
 }
 
-template <typename T, typename Y>
-Choice DirectKernelFor(const ForwardProblem& problem, int numbers) {
-  constexpr int kVector = kVectorOf<T>;
-  if (numbers <= 8) return ChoiceOf<T, Y, kVector, true, 8>(problem);
-  return ChoiceOf<T, Y, kVector, true, 16>(problem);
-}
-
-template <typename T>
-Choice KernelFor(const ForwardProblem& problem, int vector, int numbers) {
+Choice ChoiceFor(const ForwardProblem& problem, const TileShape& shape) {
   const DType y = problem.y;
-  if (vector == kVectorOf<T>) {
-    if (problem.x == y) return DirectKernelFor<T, T>(problem, numbers);
-    if constexpr (std::is_same_v<T, float>) {
-      return y == DType::kHalf ? DirectKernelFor<T, __half>(problem, numbers)
-                               : DirectKernelFor<T, __nv_bfloat16>(problem, numbers);
-    } else {
-      return y == DType::kFloat ? DirectKernelFor<T, float>(problem, numbers) : Choice();
-    }
+  if (problem.x == DType::kFloat) {
+    return y == DType::kFloat  ? ChoiceFor<float>(problem, shape)
+           : y == DType::kHalf ? ChoiceFor<float, __half>(problem, shape)
+                               : ChoiceFor<float, __nv_bfloat16>(problem, shape);
   }
-  if (numbers > 16) return Choice();
-  if (problem.x != y) {
-    if constexpr (std::is_same_v<T, float>) {
-      // 100000 x 33 0.31 -> 0.68 of a copy's speed, but 1405552 x 3 0.49 -> 0.38.
-      if (vector == 1 && problem.geometry.rows.cols < 8) return Choice();
-      if (vector == 1 && y == DType::kHalf) return ChoiceOf<T, __half, 1, false, 16>(problem);
-      if (vector == 1) return ChoiceOf<T, __nv_bfloat16, 1, false, 16>(problem);
-      if (vector == 2 && y == DType::kHalf) return ChoiceOf<T, __half, 2, false, 16>(problem);
-      if (vector == 2) return ChoiceOf<T, __nv_bfloat16, 2, false, 16>(problem);
-    }
-    return Choice();
-  }
-  if (vector == 1) return ChoiceOf<T, T, 1, false, 16>(problem);
-  if (vector == 2) return ChoiceOf<T, T, 2, false, 16>(problem);
-  return ChoiceOf<T, T, kVectorOf<T> / 2, false, 16>(problem);
+  const auto of = [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    return y == problem.x       ? ChoiceFor<T>(problem, shape)
+           : y == DType::kFloat ? ChoiceFor<T, float>(problem, shape)
+                                : Choice();
+  };
+  return problem.x == DType::kHalf ? of(static_cast<__half*>(nullptr))
+                                   : of(static_cast<__nv_bfloat16*>(nullptr));
 }
 
 }  // namespace
@@ -258,17 +248,20 @@ Status LaunchForwardRowsTile(const ForwardPlan& plan, const ForwardBuffers& buff
       !AlignedTo(buffers.x, 16) || !AlignedTo(buffers.y, 16)) {
     return Status();
   }
-  const TileShape shape = TileShapeOf(
-      layout.rows, layout.cols, SizeOf(problem.x), std::min(SizeOf(problem.x), SizeOf(problem.y)),
-      layout.by_row() || (AlignedTo(buffers.gamma, 16) && AlignedTo(buffers.beta, 16)),
-      16 * plan.device.multiprocessors, kTileBytes);
+  const TileShape shape =
+      TileShapeOf(layout, SizeOf(problem.x), std::min(SizeOf(problem.x), SizeOf(problem.y)), false,
+                  16 * plan.device.multiprocessors, kTileBytes);
   const bool direct = shape.vector * SizeOf(problem.x) == 16;
-  if (shape.bytes > (direct ? 4096 : kTileBytes)) return Status();
-  const int numbers = shape.items * shape.vector;
-  const Choice choice =
-      problem.x == DType::kFloat  ? KernelFor<float>(problem, shape.vector, numbers)
-      : problem.x == DType::kHalf ? KernelFor<__half>(problem, shape.vector, numbers)
-                                  : KernelFor<__nv_bfloat16>(problem, shape.vector, numbers);
+  const bool vectors_of_params = shape.vector > 1 && !layout.by_row();
+  if (vectors_of_params && !(AlignedTo(buffers.gamma, 16) && AlignedTo(buffers.beta, 16))) {
+    return Status();
+  }
+  const int64_t shared = int64_t{kTileWarps} * kStages * shape.bytes;
+  const int64_t most = !layout.by_row()             ? kMostTileBytes
+                       : problem.x == DType::kFloat ? kTileBytes
+                                                    : kMostOwnTileBytes;
+  if (shape.bytes > most || shared > plan.device.shared_bytes) return Status();
+  const Choice choice = ChoiceFor(problem, shape);
   if (choice.kernel == nullptr) return Status();
   Arguments args = {};
   args.param = problem.param;
@@ -280,11 +273,10 @@ Status LaunchForwardRowsTile(const ForwardPlan& plan, const ForwardBuffers& buff
   args.buffers = buffers;
   args.own = RowsOwn::Of(layout);
   args.activation = problem.activation;
-  const int64_t shared = int64_t{kTileWarps} * kStages * shape.bytes;
   *launched = true;
   NV_NORMS_RETURN_IF_ERROR(AllowShared(choice.kernel, shared, "normalization of short rows"));
   const int64_t tiles = CeilDiv(layout.rows, shape.rows);
-  const int64_t resident = int64_t{choice.resident} * plan.device.multiprocessors;
+  const int64_t resident = TileBlocks(choice.resident, shared, plan.device);
   const int64_t blocks = std::min<int64_t>(
       CeilDiv(tiles, kTileWarps),
       std::max(resident, CeilDiv(tiles, kTileWarps * TilesOfWarp(problem, direct))));

@@ -1,4 +1,4 @@
-// x is [rows, cols] of up to four vectors to a lane. A warp has one, two or four rows, asks for all
+// x is [rows, cols] of up to four vectors to a lane. A warp has one to eight rows, asks for all
 // of them at once, into its registers, and ends with them: blocks start in turn and go through
 // memory side by side.
 #include "kernels/cuda/kernels.cuh"
@@ -118,26 +118,31 @@ struct Choice {
   int threads = kMostThreads;
 };
 
-// Microseconds of 2^25 numbers with 1, 2 and 4 rows to a warp, beside tiles (in brackets):
-// float32 100 columns 92, 81, 77 (80), 192 76, 74, 73 (75), 256 75, 75, 73 (74), 320 74, 74, 73
-// (77), 384 73, 73, 73 (75), but 128 76, 75, 75 (73); 512 in blocks of 64 threads 72 (73). bfloat16
-// 192 65, 54, 50 (53), 256 52, 44, 42 (42), 320 60, 53, 56 (63), 384 51, 47, 49 (55), 512 44, 41,
-// 42 (43), 640 55, 46, 45 (48; a ring), 768 50, 42, 42 (41; a ring), 128 92, 76, 69 (43). 2^21
-// numbers: float32 384 columns 9.1 (10.4), bfloat16 384 8.2 (10.1), 512 7.7 (8.7). From float32 to
-// bfloat16 200 columns took 116 (111), 256 109 (104), 512 106 (103).
+// Of a copy's speed on an H200, 2^27 numbers, with so many rows to a warp, beside tiles or rings
+// (in brackets). float32 100 columns 4: 0.93, 8: 0.97 (0.99), 112 0.97, 0.99 (0.98), 128 0.99, 1.00
+// (0.98), 144 4: 0.93 (0.98), 176 1.00 (0.97), 384 2 and 4: 1.00, 512 one, in blocks of 64 threads:
+// 1.00. bfloat16 192 4: 0.81 (0.88), 256 0.92 (0.85), 320 2: 0.73 (0.80), 400 0.85 (0.88), 512
+// 0.89, 3: 0.90, 576 2, 3 and 4: 0.84, 0.90, 0.85 (0.83), 640 0.88, 0.93, 0.90 (0.89), 704 0.90,
+// 0.94, 0.92 (0.85), 768 0.94, 0.94, 0.95 (0.96; of 2^26 numbers 0.93, 0.94 and 0.92), 1000 2 and
+// 3: 0.93, 0.96 (0.94), 1024 0.92, 0.95 (0.96). From float32 to bfloat16 tiles took less: 200
+// columns 116 us of 2^25 numbers (104), 512 106 (103).
 template <typename T>
-Choice ChoiceFor(int64_t cols) {
+Choice ChoiceFor(const RowLayout& layout) {
+  const int64_t cols = layout.cols;
   const int64_t bytes = cols * static_cast<int64_t>(sizeof(T));
-  constexpr bool kFloat = std::is_same_v<T, float>;
-  if (bytes < 384 || (kFloat && bytes == 512)) return {};
-  if (bytes <= 512) return {WarpKernel<T, 1, 4>, 4};
-  if (bytes <= 1024) {
-    if constexpr (kFloat) return {WarpKernel<T, 2, 4>, 4};
-    return {WarpKernel<T, 2, 2>, 2};
-  }
-  if (bytes <= 1280 || (kFloat && bytes <= 1536)) return {WarpKernel<T, 3, 4>, 4};
-  if constexpr (kFloat) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (bytes < 448 || (bytes > 512 && bytes < 672)) return {};  // too many idle lanes
+    if (bytes <= 512) return {WarpKernel<T, 1, 8>, 8, 64};
+    if (bytes <= 1024) return {WarpKernel<T, 2, 4>, 4};
+    if (bytes <= 1536) return {WarpKernel<T, 3, 4>, 4};
     if (bytes <= 2048) return {WarpKernel<T, 4, 1>, 1, 64};
+  } else {
+    if (bytes < 416 || (bytes > 512 && bytes < 832)) return {};
+    if (bytes <= 512) return {WarpKernel<T, 1, 4>, 4};
+    if (bytes <= 1024) return {WarpKernel<T, 2, 2>, 2};
+    const bool ring = cols == 1024 || (cols == 768 && layout.rows * cols > (int64_t{1} << 26));
+    if (bytes <= 1536 && !ring) return {WarpKernel<T, 3, 3>, 3, 64};
+    if (bytes <= 2048 && !ring) return {WarpKernel<T, 4, 3>, 3, 64};
   }
   return {};
 }
@@ -154,9 +159,9 @@ Status LaunchForwardRowsWarp(const ForwardPlan& plan, const ForwardBuffers& buff
       !AlignedTo(buffers.y, 16) || !AlignedTo(buffers.gamma, 16) || !AlignedTo(buffers.beta, 16)) {
     return Status();
   }
-  const Choice choice = problem.x == DType::kFloat  ? ChoiceFor<float>(layout.cols)
-                        : problem.x == DType::kHalf ? ChoiceFor<__half>(layout.cols)
-                                                    : ChoiceFor<__nv_bfloat16>(layout.cols);
+  const Choice choice = problem.x == DType::kFloat  ? ChoiceFor<float>(layout)
+                        : problem.x == DType::kHalf ? ChoiceFor<__half>(layout)
+                                                    : ChoiceFor<__nv_bfloat16>(layout);
   if (choice.kernel == nullptr) return Status();
   Arguments args = {};
   args.param = problem.param;

@@ -3,6 +3,8 @@
 #ifndef NV_NORMS_KERNELS_CUDA_TILE_CUH_
 #define NV_NORMS_KERNELS_CUDA_TILE_CUH_
 
+#include <algorithm>
+
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/staged.cuh"
@@ -15,6 +17,14 @@ constexpr int kTileWarps = kTileThreads / 32;
 // At most, of a row: 65536 x 512 bfloat16 reached 0.84 of a copy's speed in tiles and 0.66 in a
 // ring, 65536 x 768 0.80 and 0.83.
 constexpr int kTileColumns = 512;
+// At most, of a tile of the fewest rows that are whole pieces. Of a copy's speed on an H200
+// forward, gradient, in other kernels and in such tiles: bfloat16 255 columns 0.22, 0.33 and 0.83,
+// 0.59, 511 0.22, 0.16 and 0.64, 0.50; float32 255 0.40, 0.29 and 0.94, 0.76, 511 0.66, 0.43 and
+// 0.71, 0.80.
+constexpr int kMostTileBytes = 8192;
+// Where parameters are by row: 13 x 13 bfloat16 0.42, 0.26 and 0.58, 0.52, 15 x 15 0.45, 0.36 and
+// 0.61, 0.56, 21 x 21 0.70, 0.64 and 0.50, 0.45; float32 15 x 15 0.65, 0.55 and 0.60, 0.66.
+constexpr int kMostOwnTileBytes = 4096;
 
 // How a tile kernel cuts its rows.
 struct TileShape {
@@ -24,6 +34,63 @@ struct TileShape {
   int rows = 1;    // of a tile; their bytes are a multiple of 16 in every tensor
   int bytes = 16;  // of a tile of x
 };
+
+// What is known, when a kernel is compiled, of a lane's vectors of a row.
+enum class Cut {
+  kAtMost,  // there are no more than these
+  kItems,   // there are just these, of which the last may lie beyond the row's end
+  kRow,     // one lane has the row, which is just these
+};
+
+// Of a copy's speed on an H200 forward, gradient, where all kernels had kAtMost 16 numbers, and so:
+// bfloat16 3 columns 0.22 -> 0.67, 0.31 -> 0.94, 10 columns 0.84 -> 0.92, 0.76 -> 0.98, 49 columns
+// 0.47 -> 0.88, 0.47 -> 0.80, 147 columns 0.34 -> 0.71; float32 3 columns 0.52 -> 0.96, 0.54 ->
+// 0.83, 33 columns 0.64 -> 0.83, 0.74 -> 0.97. Of what was known before, rows of whole vectors, no
+// more than 1 % either way.
+template <int VEC, int ITEMS, Cut CUT>
+struct TileCut {
+  static constexpr int kVector = VEC;
+  static constexpr int kItems = ITEMS;
+  static constexpr int kNumbers = VEC * ITEMS;
+  static constexpr int kCols = CUT == Cut::kRow ? kNumbers : 0;  // 0: not known
+
+  // Whether item i, which begins with column c, is one of the row's.
+  __device__ static __forceinline__ bool Has(int i, int c, int cols) {
+    return CUT == Cut::kRow || (CUT == Cut::kItems && i + 1 < ITEMS) || c < cols;
+  }
+};
+
+template <typename C, typename T>
+constexpr bool kTileDirect = C::kVector == kVectorOf<T>;
+
+// The one for kernels of which there are not so many: those that few have a use for.
+template <typename C, typename T>
+using AnyTileCut =
+    TileCut<C::kVector, (kTileDirect<C, T> && C::kNumbers <= 8 ? 8 : 16) / C::kVector,
+            Cut::kAtMost>;
+
+template <int VEC, Cut CUT, int... ITEMS, typename Make>
+void MakeTileCut(const TileShape& shape, const Make& make) {
+  ((shape.vector == VEC && shape.items == ITEMS ? make(TileCut<VEC, ITEMS, CUT>()) : void()), ...);
+}
+
+// make(TileCut) of what TileShapeOf says for rows of T.
+template <typename T, typename Make>
+void WithTileCut(const TileShape& shape, const Make& make) {
+  constexpr int kFull = kVectorOf<T>;
+  if (shape.vector == kFull) {
+    MakeTileCut<kFull, Cut::kItems, 1, 2>(shape, make);
+    if constexpr (kFull == 4) MakeTileCut<kFull, Cut::kItems, 3, 4>(shape, make);
+  } else if (shape.lanes == 1) {  // an odd number of vectors, or see ShareRow: 16 in 4, 12 in 2
+    MakeTileCut<1, Cut::kRow, 1, 3, 5, 7, 9, 11, 13, 15>(shape, make);
+    MakeTileCut<2, Cut::kRow, 1, 3, 5, 6, 7>(shape, make);
+    if constexpr (kFull == 8) MakeTileCut<4, Cut::kRow, 1, 3, 4>(shape, make);
+  } else {  // 9 to 16 numbers: else the lanes would be fewer
+    MakeTileCut<1, Cut::kItems, 9, 10, 11, 12, 13, 14, 15, 16>(shape, make);
+    MakeTileCut<2, Cut::kItems, 5, 6, 7, 8>(shape, make);
+    if constexpr (kFull == 8) MakeTileCut<4, Cut::kItems, 3, 4>(shape, make);
+  }
+}
 
 // Whose a parameter is.
 enum class ParamOf {
@@ -47,6 +114,14 @@ inline bool SuitsTiles(const RowLayout& layout, int64_t size, int64_t most_own) 
   if (layout.by_row() && layout.cols == 1) return false;
   return layout.cols <= kTileColumns &&
          (!layout.by_row() || layout.cols <= most_own || layout.cols * size % 16 != 0);
+}
+
+// Blocks that are resident at once: of `resident` to a multiprocessor those that `shared` bytes
+// each leave room for.
+inline int64_t TileBlocks(int resident, int64_t shared, const Device& device) {
+  constexpr int64_t kReserved = 1024;  // of each block
+  const int64_t room = (device.shared_bytes + kReserved) / (shared + kReserved);
+  return std::clamp<int64_t>(room, 1, resident) * device.multiprocessors;
 }
 
 // A tile of `rows` rows of which the tensor may end before the last; its bytes are copied by the
@@ -96,24 +171,74 @@ __device__ __forceinline__ void StoreTile(T* to, const void* from, int64_t first
   }
 }
 
-// Of numbers of `size` bytes in x, and of no fewer than `least` in any tensor. Few enough rows to a
-// tile that `warps` warps have one, and at most `most_bytes` where the rows allow it.
-inline TileShape TileShapeOf(int64_t rows, int64_t cols, int64_t size, int64_t least,
-                             bool params_aligned, int64_t warps, int64_t most_bytes) {
+// How lanes share a row that they read in such vectors, `full` of which are 16 bytes.
+inline TileShape ShareRow(int64_t cols, int vector, int full) {
   TileShape out;
-  const int full = static_cast<int>(16 / size);
-  while (params_aligned && out.vector < full && cols % (2 * out.vector) == 0) out.vector *= 2;
-  const int64_t vectors = cols / out.vector;
+  out.vector = vector;
+  const int64_t vectors = cols / vector;
   // Eight lanes side by side read 128 bytes, of one row or of whole rows: all banks of shared
   // memory are at work. Rows of other sizes are spread over the banks by themselves.
-  out.lanes = 1;
-  const int64_t side_by_side = out.vector == full ? std::min<int64_t>(8, vectors) : 1;
+  const int64_t side_by_side = vector == full ? std::min<int64_t>(8, vectors) : 1;
   while (out.lanes < side_by_side) out.lanes *= 2;
-  while (out.lanes < 32 && CeilDiv(vectors, out.lanes) * out.vector > 16) out.lanes *= 2;
+  while (out.lanes < 32 && CeilDiv(vectors, out.lanes) * vector > 16) out.lanes *= 2;
   out.items = static_cast<int>(CeilDiv(vectors, out.lanes));
+  return out;
+}
+
+// The part of the lanes' numbers that are a row's, in percent.
+inline int64_t Use(const TileShape& shape, int64_t cols) {
+  return 100 * cols / (shape.lanes * shape.items * shape.vector);
+}
+
+// The same in the widest vectors that a row is whole ones of, or in narrower ones where that was
+// faster, mostly as fewer lanes are idle. Of a copy's speed on an H200:
+// - float32 in vectors of 4, 2: forward 20 columns 0.64, 1.00, 24 0.71, 1.00, 52 0.94, 0.99, 100
+//   0.93, 0.99, but 72 0.99, 0.97, 144 0.98, 0.92; gradient 24 0.91, 0.98, 112 0.94, 0.96, 300
+//   0.87, 0.89, but 32 0.93, 0.79.
+// - bfloat16 in vectors of 8, 4, 2: forward 32 0.82, 0.92, 0.80, 56 0.74, 0.87, 0.92, 104 0.83,
+// 0.88,
+//   0.90, 160 0.74, 0.73, 0.80, 176 0.81, 0.78, 0.76; gradient 48 0.76, 0.97, 0.93, 104 0.88, 0.78,
+//   0.79, 160 0.71, 0.72, 0.75, 192 0.86, 0.89, 0.85. In vectors of 4, 2: forward 36 0.76, 0.85,
+//   100 0.85, 0.89, gradient 0.73, 0.76 and 0.74, 0.76.
+// - Parameters by row: float32 100 columns forward 0.68, 0.64, 36 0.52, 0.67, gradient 0.76, 0.71
+//   and 0.65, 0.68; bfloat16 144 in vectors of 8, 2: forward 0.52, 0.57, gradient 0.64, 0.59.
+inline TileShape ShareRow(const RowLayout& layout, int64_t size, bool gradient) {
+  const int64_t cols = layout.cols;
+  const int full = static_cast<int>(16 / size);
+  int vector = 1;
+  while (vector < full && cols % (2 * vector) == 0) vector *= 2;
+  const TileShape widest = ShareRow(cols, vector, full);
+  const ParamOf param = ParamOfTiles(layout);
+  const bool stays = param == ParamOf::kColumnOfRow ||
+                     (param == ParamOf::kRow && cols > 64 && (gradient || size == 4));
+  if (stays || vector < 4) return widest;
+  const int64_t use = Use(widest, cols);
+  const TileShape narrow = ShareRow(cols, 2, full);
+  const int64_t narrow_use = Use(narrow, cols);
+  if (size == 4) {
+    const bool few = cols <= 64 || (cols >= 96 && cols <= 112);
+    const bool faster = gradient ? narrow_use >= 85 && (cols & (cols - 1)) != 0
+                                 : few && use < 85 && narrow_use >= 89;
+    return faster ? narrow : widest;
+  }
+  if (vector == 4) return use <= 83 && narrow_use >= 85 ? narrow : widest;
+  if (cols < 16) return widest;
+  const TileShape half = ShareRow(cols, 4, full);
+  if (cols <= 192 && Use(half, cols) == 100) return half;
+  const bool faster = narrow_use >= 85 && (use < 65 || cols <= (gradient ? 64 : 128));
+  return faster ? narrow : widest;
+}
+
+// Of numbers of `size` bytes in x, and of no fewer than `least` in any tensor. Few enough rows to a
+// tile that `warps` warps have one, and at most `most_bytes` where the rows allow it.
+inline TileShape TileShapeOf(const RowLayout& layout, int64_t size, int64_t least, bool gradient,
+                             int64_t warps, int64_t most_bytes) {
+  const int64_t cols = layout.cols;
+  TileShape out = ShareRow(layout, size, gradient);
   int64_t tile_rows = 32 / out.lanes;
   while (tile_rows * cols * least % 16 != 0) tile_rows *= 2;
-  while (tile_rows * 2 * cols * size <= most_bytes && CeilDiv(rows, tile_rows * 2) >= warps) {
+  while (tile_rows * 2 * cols * size <= most_bytes &&
+         CeilDiv(layout.rows, tile_rows * 2) >= warps) {
     tile_rows *= 2;
   }
   out.rows = static_cast<int>(tile_rows);

@@ -1,0 +1,72 @@
+"""The CUDA kernels of short rows at every width, on torch tensors, against float64.
+
+How lanes share a row, and which kernel is compiled for that, follows from the width and the type.
+Needs a GPU, torch and build/libnv_norms_kernels.so (benchmarks/kernels/build.sh). The expected
+values come from the formulas in float64 as in test_cuda.py. NV_NORMS_SMALL=1 leaves out most
+widths, for compute-sanitizer.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("torch sees no GPU", allow_module_level=True)
+test_cuda = pytest.importorskip("test_cuda")
+run_case = test_cuda.run_case
+F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
+
+STEP = 11 if test_cuda.SMALL else 1
+TYPES = [(F32, F32), (BF16, BF16), (F16, F16), (F32, BF16), (F32, F16)]
+types = pytest.mark.parametrize("dtype, other", TYPES, ids=str)
+
+
+def run(case: tuple, dtype: torch.dtype, other: torch.dtype, **kwargs: object) -> None:
+    """x and dx in dtype, y and dy in the other."""
+    try:
+        run_case(case, dtype, dy_type=other, out_type=other, dx_type=dtype, **kwargs)
+    except Exception as error:
+        raise AssertionError(f"{case}: {error}") from error
+
+
+@types
+@pytest.mark.parametrize("first", range(1, 513, 64))
+def test_rows_of_every_width(first, dtype, other):
+    for width in range(first, first + 64, STEP):
+        run(((1 + 7 * width % 90, width), [-1]), dtype, other)
+
+
+@types
+@pytest.mark.parametrize("first", range(1, 321, 64))
+def test_rows_of_every_width_with_parameters_of_their_own(first, dtype, other):
+    for width in range(first, first + 64, STEP):
+        run(((1 + width % 7, 5, width), 5, False), dtype, other)
+
+
+@types
+def test_rows_of_whole_vectors_of_up_to_1024_columns(dtype, other):
+    for width in range(520, 1025, 8 * STEP):
+        run(((1 + width % 50, width), [-1]), dtype, other)
+
+
+@types
+@pytest.mark.parametrize("settings", [
+    {"misaligned": True}, {"mean": 3e4}, {"far": 1000.0}, {"params": False}, {"formula": "rms"},
+    {"formula": "scale_only"}, {"param_type": F16},
+], ids=str)  # fmt: skip
+def test_rows_of_few_columns_in_every_setting(settings, dtype, other):
+    for width in [2, 3, 5, 7, 9, 10, 12, 14, 15, 16, 17, 20, 24, 33, 40, 49, 56, 96, 147, 255]:
+        run(((101, width), [-1]), dtype, other, **settings)
+
+
+@types
+def test_many_rows_of_few_columns(dtype, other):
+    # more tiles than are resident, and a last one that is not all there
+    for width, rows in [(3, 300001), (10, 200003), (24, 100001), (49, 50001), (255, 20003)]:
+        run(((rows // STEP, width), [-1]), dtype, other)
