@@ -12,6 +12,7 @@ namespace cuda {
 
 constexpr int kTileThreads = 128;
 constexpr int kTileWarps = kTileThreads / 32;
+
 // What is known, when a kernel is compiled, of a lane's vectors of a row.
 enum class Cut {
   kAtMost,  // there are no more than these
