@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
       char* to = stages + StageAt<T, D>(turn.Stage(), x_bytes);
       const RowCopy<kBytes> of_x = {to, x + row * args.cols};
       const RowCopy<kBeside> of_dy = {to + x_bytes, dy + row * args.cols};
-      copies.Start(shape, place, turn, of_x, of_dy);
+      copies.Start(shape, place, turn.Stage(), of_x, of_dy);
     }
     copies.End();
     ++turn.rows;
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     next_rstd = rstd_of(row + place.teams);
     next_own = Params::Of(args, row + place.teams);
     const float scale = Params::Scale(rstd, own);
-    copies.Wait(turn);
+    copies.Wait(turn.Stage(), turn.Parity());
     const char* from = stages + StageAt<T, D>(turn.Stage(), x_bytes);
     float e[kItems][VEC];
     float d[kItems][VEC];

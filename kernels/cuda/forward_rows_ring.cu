@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   const auto copy = [&](int64_t row) {
     if (row < args.rows) {
       const RowCopy<kBytes> source = {stages + turn.Stage() * stage_bytes, x + row * args.cols};
-      copies.Start(shape, place, turn, source);
+      copies.Start(shape, place, turn.Stage(), source);
     }
     copies.End();
     ++turn.rows;
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   ask_for_pivot(RowOfBlock(0));
   for (; rows.Current() < args.rows; rows.Advance()) {
     const int64_t row = rows.Current();
-    copies.Wait(turn);
+    copies.Wait(turn.Stage(), turn.Parity());
     const char* from = stages + turn.Stage() * stage_bytes;
     float kept[kItems][VEC];
     ForItems<kItems>(place, shape.items,

@@ -10,7 +10,6 @@ namespace cuda {
 namespace {
 
 constexpr int64_t kReservedShared = 4096;  // of a block: storage of its sums, and the system's
-constexpr int kMostStages = 6;             // WaitForCopies knows no more
 // Numbers: what a block of a team of the grid has to do for a row of no columns, about.
 constexpr int64_t kTeamRowCost = 1024;
 constexpr int64_t kMostWideShare = 14 * 32 * 24;  // numbers of a row to a block alone
@@ -92,6 +91,8 @@ bool DrawnIsFaster(const RingSizes& sizes, int64_t rows, int64_t cols, bool own)
 // x 8192 140, 143 and 4096 x 24576 214, 217; to bfloat16 4096 x 5120 42.7, 37.5, 13107 x 20480 483,
 // 394, 8192 x 32768 400, 390; bfloat16 4096 x 16384 77.8, 82.3, 4096 x 12288 69.0, 69.9, and up to
 // 5120 columns where blocks have any number of warps.
+// And since both copy in bulk, float32 forward: 13107 x 20480 535, 543, 4096 x 24576 205, 209, but
+// 8192 x 32768 540, 532, 4096 x 65536 546, 527, 2048 x 131072 540, 522.
 bool TeamsAreFaster(const RingSizes& sizes, int64_t cols, bool own) {
   const bool forward = sizes.dy == 0;
   const bool wide = cols > 8192 && cols <= kMostWideShare;
@@ -106,8 +107,7 @@ bool TeamsAreFaster(const RingSizes& sizes, int64_t cols, bool own) {
   }
   if (!forward) return sizes.dy == 4 ? cols >= 3072 : wide;
   if (wide || (cols > 4096 && cols < 8192)) return true;
-  return sizes.out == 2 ? cols > 16384
-                        : (cols > 16384 && cols < 24576) || (cols > 65536 && cols < 131072);
+  return sizes.out == 2 ? cols > 16384 : cols > 24576;
 }
 
 RingShape Search(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vector,
@@ -193,7 +193,8 @@ RingShape Search(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vec
       const int64_t clerks = ahead ? (lag > 2 ? 2 : 1) : alone && lag > 1 && sizes.dy != 0 ? 3 : 2;
       const int64_t loading = alone && n == 16 ? 3 : 2;  // rows on their way, at most
       const int64_t desk = (lag + 1) * warps * 32 * kDeskBytes;
-      const int64_t stages = std::min((most_shared - desk) / stage_bytes(share), lag + 1 + loading);
+      const int64_t stages = std::min(
+          {(most_shared - desk) / stage_bytes(share), lag + 1 + loading, int64_t{kMostTeamStages}});
       if (stages < lag + 2) continue;
       out.team = Team::kGrid;
       out.blocks = static_cast<int>(blocks);

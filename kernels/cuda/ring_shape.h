@@ -14,6 +14,8 @@ constexpr int64_t kTicketBytes = 16;
 constexpr int64_t kPostBytes = 16;  // that a block or warp tells its team of a row
 constexpr int kMailSlots = 4;       // rows whose posts a cluster's block has room for
 constexpr int kBlockStages = 2;     // of a block that has rows alone
+constexpr int kMostStages = 6;      // of a cluster
+constexpr int kMostTeamStages = 9;  // of a team of the grid
 constexpr int kMostLag = 7;         // see RingShape
 
 // How a ring kernel cuts its rows.

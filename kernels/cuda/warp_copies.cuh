@@ -35,21 +35,26 @@ struct RowCopy {
   }
 };
 
-// Thread by thread: each copies its own items.
-template <bool BULK, int ITEMS>
+// Thread by thread: each copies its own items. STAGES: of the ring, at most.
+template <bool BULK, int ITEMS, int STAGES = kBlockStages>
 struct WarpCopies {
   static constexpr int kGates = 1;  // words of shared memory
 
-  __device__ __forceinline__ explicit WarpCopies(uint64_t*) {}
+  // works: whether this warp copies.
+  __device__ __forceinline__ explicit WarpCopies(uint64_t*, bool = true) {}
   // All tensors' part of a row; End, too, where there is no row.
   template <int... BYTES>
-  __device__ __forceinline__ void Start(const RingShape& shape, const RingPlace& place,
-                                        const RingTurn&, const RowCopy<BYTES>&... copies) const {
+  __device__ __forceinline__ void Start(const RingShape& shape, const RingPlace& place, int,
+                                        const RowCopy<BYTES>&... copies) const {
     ForItems<ITEMS>(place, shape.items,
                     [&](int, int i) { (CopyAsync<BYTES>(copies.To(i), copies.From(i)), ...); });
   }
   __device__ __forceinline__ void End() const { CommitCopies(); }
-  __device__ __forceinline__ void Wait(const RingTurn&) const { WaitForCopies<kBlockStages - 1>(); }
+  // For a stage's row, by turns of parity 0 and 1 each time the ring comes around, behind which
+  // `pending` more are on their way.
+  __device__ __forceinline__ void Wait(int, unsigned, int pending = kBlockStages - 1) const {
+    WaitForCopies(pending);
+  }
 };
 
 #if __CUDA_ARCH__ >= 900
@@ -61,40 +66,39 @@ struct WarpCopies {
 // 264, 261, 32768 x 2048 71.4, 71.6; gradient, float32 32768 x 2048 213, 210. It is the policy that
 // counts: with that of other loads (evict_normal) 65536 x 4096 took 524 at once, with evict_first
 // 557. An operation that reads y next takes as long as before.
-template <int ITEMS>
-struct WarpCopies<true, ITEMS> {
-  static constexpr int kGates = kRingThreads / 32 * kBlockStages;
+template <int ITEMS, int STAGES>
+struct WarpCopies<true, ITEMS, STAGES> {
+  static constexpr int kGates = kRingThreads / 32 * STAGES;
 
   uint64_t* all;  // [warps][stages]
 
-  __device__ __forceinline__ explicit WarpCopies(uint64_t* gates) : all(gates) {
-    if (threadIdx.x % 32 == 0) {
-      for (int s = 0; s < kBlockStages; ++s) At(s).Init(1);
+  __device__ __forceinline__ explicit WarpCopies(uint64_t* gates, bool works = true) : all(gates) {
+    if (works && threadIdx.x % 32 == 0) {
+      for (int s = 0; s < STAGES; ++s) At(s).Init(1);
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncwarp();
   }
   template <int... BYTES>
-  __device__ __forceinline__ void Start(const RingShape& shape, const RingPlace& place,
-                                        const RingTurn& turn,
+  __device__ __forceinline__ void Start(const RingShape& shape, const RingPlace& place, int stage,
                                         const RowCopy<BYTES>&... copies) const {
     __syncwarp();  // all lanes have read what the stage held
     if (threadIdx.x % 32 != 0) return;
     const int vectors = max(0, min(32 * shape.items, place.count - place.first));  // the warp's
-    const Gate gate = At(turn.Stage());
+    const Gate gate = At(stage);
     gate.ArriveExpecting(vectors * (BYTES + ...));
     if (vectors == 0) return;
     const uint64_t policy = KeepPolicy();
     (gate.Copy(copies.To(place.first), copies.From(place.first), vectors * BYTES, policy), ...);
   }
   __device__ __forceinline__ void End() const {}
-  __device__ __forceinline__ void Wait(const RingTurn& turn) const {
-    At(turn.Stage()).Wait(turn.Parity());
+  __device__ __forceinline__ void Wait(int stage, unsigned parity, int = 0) const {
+    At(stage).Wait(parity);
   }
 
  private:
   __device__ __forceinline__ Gate At(int stage) const {
-    return Gate(all, static_cast<int>(threadIdx.x / 32) * kBlockStages + stage);
+    return Gate(all, static_cast<int>(threadIdx.x / 32) * STAGES + stage);
   }
 };
 
