@@ -7,7 +7,9 @@ namespace {
 
 using tensorflow::shape_inference::InferenceContext;
 
-// What all four have in common. Each output is a list that is empty where it is not wanted.
+// What all four have in common. Each output is a list that is empty where it is not wanted. How
+// many it has is no default: TensorFlow strips attributes that are as the default from what it
+// saves, and takes a length that is missing for 0 when it loads a function.
 #define NV_NORMS_GRADIENT_OP(name)                           \
   REGISTER_OP(name)                                          \
       .Input("dy: Y")                                        \
@@ -20,9 +22,9 @@ using tensorflow::shape_inference::InferenceContext;
       .Attr("dx_type: {half, bfloat16, float, double}")      \
       .Attr("param_type: {half, bfloat16, float, double}")   \
       .Attr("num_scale: int >= 0")                           \
-      .Attr("num_dx: int >= 0 = 1")                          \
-      .Attr("num_dscale: int >= 0 = 1")                      \
-      .Attr("num_doffset: int >= 0 = 1")                     \
+      .Attr("num_dx: int >= 0")                              \
+      .Attr("num_dscale: int >= 0")                          \
+      .Attr("num_doffset: int >= 0")                         \
       .Output("dx: num_dx * dx_type")                        \
       .Output("dscale: num_dscale * param_type")             \
       .Output("doffset: num_doffset * param_type")

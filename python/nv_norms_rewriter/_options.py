@@ -24,8 +24,7 @@ def configure(*, xla: str | None = None, saved_models: str | None = None) -> Non
         TensorFlow traces while it saves (all of model.export, and a tf.function without a
         ConcreteFunction) holds TensorFlow's own ops in either case; so does a function that XLA
         does not compile: its normalizations are fused where it is loaded and run. With fused ops
-        a SavedModel loads only after `import nv_norms_rewriter`, and with the fused op of a
-        gradient TensorFlow 2.21 cannot load it.
+        a SavedModel loads only after `import nv_norms_rewriter`.
 
     An argument that is not given, or is None, changes nothing.
 

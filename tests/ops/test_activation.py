@@ -444,6 +444,7 @@ def test_the_gradients_shapes(ops: Any) -> None:
         stat = tf.compat.v1.placeholder(tf.float32, [None, None])
         arguments = {"dy": x, "x": x, "mean": stat, "rstd": stat}
         arguments |= {"dx_type": tf.float32, "param_type": tf.float32}
+        arguments |= {"num_dx": 1, "num_dscale": 1, "num_doffset": 1}
         for scale in ([], [tf.ones(3)]):
             outputs = ops.fused_instance_norm_grad(scale=scale, offset=[tf.ones(3)], **arguments)
             assert [o[0].shape.as_list() for o in outputs] == [[None, 6, 6, 3], [3], [3]]
@@ -472,7 +473,8 @@ def test_two_offsets_are_an_error(ops: Any) -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match="at most one scale and one offset"):
         ops.fused_instance_norm_grad(
             dy=X, x=X, scale=[ones], offset=[ones, ones], mean=tf.ones((2, 8)),
-            rstd=tf.ones((2, 8)), dx_type=tf.float32, param_type=tf.float32,
+            rstd=tf.ones((2, 8)), num_dx=1, num_dscale=1, num_doffset=1, dx_type=tf.float32,
+            param_type=tf.float32,
         )  # fmt: skip
 
 
