@@ -40,8 +40,7 @@ NodeDef GradientDef(const GraphView& view, const Shapes& shapes, const ForwardMa
   def.set_name(view.UniqueName(view.name(place) + "/" + def.op()));
   CopyPlacement(view.def(place), &def);
   auto& attr = *def.mutable_attr();
-  for (const char* name :
-       {"T", "P", "U", "num_scale", "axis", "data_format", "groups", "subtract_mean"}) {
+  for (const char* name : {"T", "P", "U", "axis", "data_format", "groups", "subtract_mean"}) {
     auto found = view.def(fused).attr().find(name);
     if (found != view.def(fused).attr().end()) attr[name] = found->second;
   }
@@ -50,6 +49,7 @@ NodeDef GradientDef(const GraphView& view, const Shapes& shapes, const ForwardMa
     attr["negative_slope"].set_f(1);
     attr["silu"].set_b(false);
   }
+  attr["num_scale"].set_i(gamma.valid() ? 1 : 0);
   if (gamma.valid()) SetType(&def, "P", shapes.Get(gamma).dtype);
   SetType(&def, "Y", shapes.Get(backward.dy).dtype);
   SetType(&def, "dx_type", shapes.Get(backward.dx.valid() ? backward.dx : forward.x).dtype);

@@ -85,21 +85,31 @@ std::vector<BackwardMatch> WithoutOverlap(const GraphView& view, const ForwardMa
   return kept;
 }
 
-// The forward's gamma, and the tensors of its shape that it is the product of.
+// Whether gamma is a factor somewhere in dy. Not at its end, as the other factor was tried as dy;
+// and what gamma is not in belongs to another norm of the same x.
+bool HasInside(const GraphView& view, TensorId dy, TensorId gamma) {
+  const std::vector<TensorId>& inputs = view.inputs(dy.node);
+  const bool at_the_end =
+      IsProduct(view.op(dy.node)) && std::find(inputs.begin(), inputs.end(), gamma) != inputs.end();
+  return !at_the_end && view.DependsOn(dy.node, {gamma.node});
+}
+
+// The forward's gamma, the tensors of its shape that it is the product of, and at last none.
 std::vector<TensorId> Gammas(const GraphView& view, const Shapes& shapes,
                              const ForwardMatch& forward) {
   std::vector<TensorId> gammas = {forward.gamma};
-  if (!forward.gamma.valid() || forward.lone || view.op(forward.gamma.node) != "Mul") {
-    return gammas;
-  }
+  if (!forward.gamma.valid() || forward.lone) return gammas;
   const TensorInfo& info = shapes.Get(forward.gamma);
-  for (const TensorId& factor : view.inputs(forward.gamma.node)) {
-    const TensorInfo& other = shapes.Get(factor);
-    const bool same =
-        info.rank_known && other.rank_known && info.dims == other.dims &&
-        std::all_of(info.dims.begin(), info.dims.end(), [](int64_t size) { return size >= 0; });
-    if (same) gammas.push_back(factor);
+  if (view.op(forward.gamma.node) == "Mul") {
+    for (const TensorId& factor : view.inputs(forward.gamma.node)) {
+      const TensorInfo& other = shapes.Get(factor);
+      const bool same =
+          info.rank_known && other.rank_known && info.dims == other.dims &&
+          std::all_of(info.dims.begin(), info.dims.end(), [](int64_t size) { return size >= 0; });
+      if (same) gammas.push_back(factor);
+    }
   }
+  gammas.push_back(TensorId());
   return gammas;
 }
 
@@ -131,9 +141,14 @@ std::vector<BackwardMatch> FindBackward(const GraphView& view, const Shapes& sha
   };
   std::vector<BackwardMatch> found;
   for (TensorId gamma : Gammas(view, shapes, forward)) {
+    // Where gamma is not trained nobody else reads dy, and Grappler moves gamma into it: dy is then
+    // no tensor of the graph, but dy * gamma is. That is the dy of the same norm without gamma.
+    const bool inside = !gamma.valid() && forward.gamma.valid();
+    if (inside && !found.empty()) break;
     ForwardMatch differentiated = forward;
     differentiated.gamma = gamma;
     for (const auto& [dy, like] : DyCandidates(view, shapes, differentiated)) {
+      if (inside && !HasInside(view, dy, forward.gamma)) continue;
       // Two gradients of one forward come from two losses; else it is one gradient, seen again.
       BackwardMatch* same = nullptr;
       for (BackwardMatch& other : found) {

@@ -18,7 +18,7 @@ struct BackwardMatch {
   // Where dx is some terms of a sum: these, and those that go on beside it (a residual's gradient).
   std::vector<Part> terms, parts;
   // What dy is multiplied with: the forward's gamma, or what that is a multiple of, in
-  // norm(x) * gamma * 0.5, whose dy is half of what comes from the loss.
+  // norm(x) * gamma * 0.5, whose dy is half of what comes from the loss. None where gamma is in dy.
   TensorId gamma;
   TensorId dgamma, dbeta;  // recognized at the Sum
   // Their shapes; empty where any shape with as many elements will do.

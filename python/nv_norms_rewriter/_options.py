@@ -18,13 +18,12 @@ def configure(*, xla: str | None = None, saved_models: str | None = None) -> Non
         NV_NORMS_XLA sets this, too. A function that has been traced stays as it is.
       saved_models: what SavedModels, and other GraphDefs that Python is given, hold. "stock" (the
         default): no op that the rewriter made, so that they load where it is not installed.
-        "fused": fused ops where a function that was traced before has them, and is what is saved:
-        a ConcreteFunction, given to tf.saved_model.save as a signature, or its graph, given to a
-        converter. Only what XLA compiles, or a tape has differentiated, has them in Python. What
-        TensorFlow traces while it saves (all of model.export, and a tf.function without a
-        ConcreteFunction) holds TensorFlow's own ops in either case; so does a function that XLA
-        does not compile: its normalizations are fused where it is loaded and run. With fused ops
-        a SavedModel loads only after `import nv_norms_rewriter`.
+        "fused": fused ops where functions have them in Python, be they traced before or while
+        TensorFlow saves: functions that XLA compiles (as `xla` says for those that are traced from
+        then on), and functions, loops and branches that a tape outside of them differentiates. All
+        others hold TensorFlow's own ops in either case, as those that model.export makes of a
+        model: their normalizations are fused where they are loaded and run. With fused ops a
+        SavedModel loads only after `import nv_norms_rewriter`, and runs with XLA and without.
 
     An argument that is not given, or is None, changes nothing.
 

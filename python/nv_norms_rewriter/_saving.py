@@ -1,10 +1,11 @@
 """Keeps fused ops out of what leaves the process: it must load where this package is not installed.
 
-Functions are traced anew while TensorFlow saves a model, and those stay stock (see _trace). But a
+Functions are traced anew while TensorFlow saves a model, and those stay stock (_trace_where). But a
 concrete function that was traced before is saved as it is, with the functions that it calls, and
 converters start at its graph. In every GraphDef that Python is given, each op that a trace put in
 the place of others is therefore a call of a function that computes the same with TensorFlow's own
-ops. Ops that a program calls by name are its own choice and stay.
+ops. Ops that a program calls by name are its own choice and stay. With
+configure(saved_models="fused") neither is done.
 """
 
 from __future__ import annotations
@@ -106,18 +107,13 @@ def _outputs(node: Any) -> list[str]:
     """The op's outputs as a FunctionDef names them: "y:0", "mean:0", ..."""
     if not node.op.endswith("Grad"):
         return ["y:0", "rstd:0"] if node.op == "FusedRMSNorm" else ["y:0", "mean:0", "rstd:0"]
-    # A SavedModel leaves out attributes that have their default, which is 1 for these.
-    wanted = ((name, _int(node, f"num_{name}", 1)) for name in ("dx", "dscale", "doffset"))
+    wanted = ((name, node.attr[f"num_{name}"].i) for name in ("dx", "dscale", "doffset"))
     return [f"{name}:{i}" for name, number in wanted for i in range(number)]
 
 
 def _renamed(name: str, ports: dict[str, list[str]]) -> str:
     node, _, port = name.partition(":")
     return f"{node}:output:{ports[node].index(port)}" if port and node in ports else name
-
-
-def _int(node: Any, name: str, default: int) -> int:
-    return node.attr[name].i if name in node.attr else default
 
 
 def _make_call(node: Any, function: tuple[str, list[int], list[int]]) -> None:
@@ -172,8 +168,8 @@ def stock(op: str, attributes: dict[str, Any]) -> tuple[Callable[..., list[Any]]
     def type_of(name: str) -> Any:
         return tf.as_dtype(attributes[name].type) if name in attributes else tf.float32
 
-    def number(name: str, default: int) -> int:
-        return attributes[name].i if name in attributes else default
+    def number(name: str) -> int:
+        return attributes[name].i if name in attributes else 0
 
     meaning: dict[str, Any] = {}
     for name in _stock.ATTRIBUTES[kind]:
@@ -184,13 +180,13 @@ def stock(op: str, attributes: dict[str, Any]) -> tuple[Callable[..., list[Any]]
             plain.update(silu=value.b)
             meaning[name] = plain[name]
     x, param, stat = (tf.TensorSpec(None, type_of(name)) for name in ("T", "P", "U"))
-    scale = [param] * number("num_scale", 0)
-    offset = [param] * number("num_offset", 0)
+    scale = [param] * number("num_scale")
+    offset = [param] * number("num_offset")
 
     if is_gradient:
-        wanted = [number("num_dx", 1)]
-        wanted += [number("num_dscale", 1)] * len(scale)
-        wanted += [1] * number("num_doffset", 1)
+        wanted = [number("num_dx")]
+        wanted += [number("num_dscale")] * len(scale)
+        wanted += [1] * number("num_doffset")
 
         def compute(*inputs: Any) -> list[Any]:
             computed = _stock.gradient(
@@ -200,7 +196,7 @@ def stock(op: str, attributes: dict[str, Any]) -> tuple[Callable[..., list[Any]]
                 inputs[2 : 2 + len(scale)],
                 inputs[-1],
                 inputs[2 + len(scale) : 2 + len(scale) + len(offset)],
-                num_offset=number("num_doffset", 1),
+                num_offset=number("num_doffset"),
                 dx_type=type_of("dx_type"),
                 param_type=type_of("param_type"),
                 **meaning,

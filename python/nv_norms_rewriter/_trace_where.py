@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _process, _saving
+from . import _options, _process, _saving
 
 # One of these takes the inverse root in every normalization.
 _ROOTS = frozenset({"Rsqrt", "Sqrt", "Pow", "FusedBatchNormV3"})
@@ -43,8 +43,10 @@ def may_be_edited(graph: Any) -> bool:
 
     if not isinstance(graph, func_graph.FuncGraph):
         return False
-    # What is traced there is to hold TensorFlow's own ops.
-    if save_context.in_save_context() or _saving.is_raw():
+    # What stands for our ops is to hold TensorFlow's own.
+    if _saving.is_raw():
+        return False
+    if save_context.in_save_context() and _options.get("saved_models") == "stock":
         return False
     # A v1 graph is written out with the functions in it.
     return ops.executing_eagerly_outside_functions()

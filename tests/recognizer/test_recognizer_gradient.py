@@ -166,6 +166,30 @@ def test_gradient_without_the_output(rng, kind: str) -> None:
         np.testing.assert_allclose(one, want, 5e-5, 5e-5)
 
 
+@pytest.mark.parametrize("part", [1.0, 1.5])
+def test_gamma_inside_of_what_comes_back(rng, part: float) -> None:
+    """dx of dy * gamma as (dy * gamma) * 3: no tensor is dy. It is one if all of it is there."""
+    values = _values(rng)
+
+    def make() -> None:
+        x, dy, gamma = placeholder("x", (3, 8)), placeholder("dy", (3, 8)), placeholder("gamma", 8)
+        rstd = tf.math.rsqrt(tf.reduce_mean(tf.square(x), -1, keepdims=True) + EPSILON)
+        tf.identity(x * rstd * gamma, name="y")
+        w = (dy * gamma) * 3.0
+        along = tf.reduce_mean(w * x, -1, keepdims=True) * rstd * part
+        tf.identity(rstd * (w - x * rstd * along), name="dx")
+
+    graph = trace(make)
+    after, fused = _rewritten(graph, ["y", "dx"])
+    assert bool(fused) == (part == 1.0)
+    x, w = values["x"].astype(np.float64), 3.0 * values["dy"] * values["gamma"]
+    rstd = 1.0 / np.sqrt((x**2).mean(-1, keepdims=True) + EPSILON)
+    want = rstd * (w - part * x * rstd * (w * x * rstd).mean(-1, keepdims=True))
+    given = {name: values[name] for name in ("x", "dy", "gamma")}
+    for each in (graph, after):
+        np.testing.assert_allclose(run(each, given, "dx:0"), want, 5e-5, 5e-5)
+
+
 def _take_sums_apart(graph) -> int:
     """What TensorFlow's memory optimizer does to large sums; returns how many there were."""
     count = 0

@@ -52,6 +52,26 @@ def test_x_alone(rng, norm: Norm) -> None:
     _check(rng, norm, "x", fused=True)
 
 
+@pytest.mark.parametrize("norm", [*WITH_BETA, RMS], ids=lambda norm: norm.name)
+def test_x_alone_behind_a_constant(rng, norm: Norm) -> None:
+    """dy is 3 * y^2; of RMS norms, Grappler makes 3 * (y^2 * gamma)."""
+    x, _, values, layer, _ = norm.draw(rng)
+
+    def make():
+        @tf.function(input_signature=[spec(x, "static")])
+        def step(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                loss = tf.reduce_sum(layer(x) ** 3)
+            return tape.gradient(loss, x)
+
+        return step
+
+    y = norm.forward(x, values)
+    dx = norm.backward(3.0 * y**2, x, values)[0]
+    check(make, [x], [dx], {norm.kind: 1}, {norm.kind: 1}, units=32)
+
+
 @pytest.mark.parametrize("norm", WITH_BETA, ids=lambda norm: norm.name)
 def test_parameters_alone(rng, norm: Norm) -> None:
     """The first layer of a model: nobody wants the gradient of its input."""

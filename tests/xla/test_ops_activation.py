@@ -173,7 +173,8 @@ def test_an_offset_that_does_not_fit(ops: Any) -> None:
         stat = tf.ones((2, 8))
         return ops.fused_instance_norm_grad(
             dy=given["dy"], x=given["x"], scale=[], offset=[given["offset"]], mean=stat,
-            rstd=stat, dx_type=tf.float32, param_type=tf.float32, negative_slope=0.5,
+            rstd=stat, dx_type=tf.float32, param_type=tf.float32, num_dx=1, num_dscale=1,
+            num_doffset=1, negative_slope=0.5,
         )  # fmt: skip
 
     shapes = {"dy": (2, 3, 8), "x": (2, 3, 8), "offset": (7,)}

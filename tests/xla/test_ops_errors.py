@@ -62,7 +62,12 @@ def test_a_gradient_op_whose_sizes_do_not_fit(
     )
     def run(given: dict[str, Any]) -> Any:
         return ops.fused_layer_norm_grad(
-            **{**given, "scale": [given["scale"]]}, dx_type=tf.float32, param_type=tf.float32
+            **{**given, "scale": [given["scale"]]},
+            dx_type=tf.float32,
+            param_type=tf.float32,
+            num_dx=1,
+            num_dscale=1,
+            num_doffset=1,
         )
 
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):

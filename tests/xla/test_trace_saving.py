@@ -40,22 +40,27 @@ def holds_fused_ops(folder: Path) -> bool:
     return any(op.startswith("Fused") and "Norm" in op for op in ops_in_saved_model(folder))
 
 
-# Loads without the package and calls a signature.
+# Loads in another process, without the package if not with it, and calls a signature.
 ELSEWHERE = """
 import json, sys
 import numpy as np
 import tensorflow as tf
+with_package = sys.argv[4] == "True"
+if with_package:
+    import nv_norms_rewriter
 x = np.load(sys.argv[2])
 signature = tf.saved_model.load(sys.argv[1]).signatures[sys.argv[3]]
 y = signature(tf.constant(x))
-assert "nv_norms_rewriter" not in sys.modules
+assert ("nv_norms_rewriter" in sys.modules) == with_package
 print(json.dumps({name: value.numpy().tolist() for name, value in y.items()}))
 """
 
 
-def elsewhere(folder: Path, x: Any, signature: str = "serving_default") -> dict[str, np.ndarray]:
+def elsewhere(
+    folder: Path, x: Any, signature: str = "serving_default", with_package: bool = False
+) -> dict[str, np.ndarray]:
     np.save(folder / "x.npy", x)
-    got, _ = result(ELSEWHERE, folder, folder / "x.npy", signature)
+    got, _ = result(ELSEWHERE, folder, folder / "x.npy", signature, with_package)
     return {name: np.asarray(value) for name, value in got.items()}
 
 
@@ -131,13 +136,54 @@ def test_on_request(module: Module, x: np.ndarray, tmp_path: Path) -> None:
     close(y, module.layer.exact(x))
 
 
-def test_what_is_traced_while_saving_is_stock_on_request_too(
+def test_what_is_traced_while_saving_on_request(
     module: Module, x: np.ndarray, tmp_path: Path
 ) -> None:
     nv_norms_rewriter.configure(saved_models="fused")
-    close(module.compiled(x), module.layer.exact(x))
-    tf.saved_model.save(module, str(tmp_path))
-    assert not holds_fused_ops(tmp_path)
+    signatures = {"forward": module.compiled, "backward": module.gradients}
+    tf.saved_model.save(module, str(tmp_path), signatures)
+    assert {"FusedLayerNorm", "FusedLayerNormGrad"} <= ops_in_saved_model(tmp_path)
+    y = module.layer.exact(x)
+    close(elsewhere(tmp_path, x, "forward", with_package=True)["output_0"], y)
+    exact = module.layer.exact_gradients(x, 3.0 * y**2)
+    got = elsewhere(tmp_path, x, "backward", with_package=True)
+    for name, value in zip(("dx", "dgamma", "dbeta"), exact, strict=True):
+        close(got[name], value)
+
+
+class Ordinary(tf.Module):
+    """Functions that XLA does not compile, and tapes."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.layer = Layer(rng, SIZE)
+        self.function = tf.function(self.layer, autograph=False)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, SIZE])], autograph=False)
+    def forward(self, x: tf.Tensor) -> tf.Tensor:
+        return self.function(x)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, SIZE])], autograph=False)
+    def gradients(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            once = self.function(x) ** 3
+            _, y = tf.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, self.layer(y)), (0, x))
+            twice = y**3
+        return {"once": tape.gradient(once, x), "twice": tape.gradient(twice, x)}
+
+
+def test_what_a_tape_differentiates_while_saving_on_request(
+    rng: np.random.Generator, x: np.ndarray, tmp_path: Path
+) -> None:
+    nv_norms_rewriter.configure(saved_models="fused")
+    module = Ordinary(rng)
+    tf.saved_model.save(module, str(tmp_path), {"backward": module.gradients})
+    assert {"FusedLayerNorm", "FusedLayerNormGrad"} <= ops_in_saved_model(tmp_path)
+    exact, dx = module.layer.exact, lambda x, dy: module.layer.exact_gradients(x, dy)[0]
+    y = exact(x)
+    got = elsewhere(tmp_path, x, "backward", with_package=True)
+    close(got["once"], dx(x, 3.0 * y**2))
+    close(got["twice"], dx(x, dx(y, 3.0 * exact(y) ** 2)))
 
 
 def test_ops_that_a_program_calls_itself_stay(x: np.ndarray, tmp_path: Path) -> None:
@@ -196,6 +242,22 @@ def test_keras_export_after_training(rng: np.random.Generator, tmp_path: Path) -
     model.export(str(tmp_path), verbose=False)
     assert not holds_fused_ops(tmp_path)
     (got,) = elsewhere(tmp_path, x).values()
+    np.testing.assert_allclose(got, y, 1e-4, 1e-5)
+
+
+def test_keras_export_on_request(rng: np.random.Generator, tmp_path: Path) -> None:
+    """Keras has XLA compile nothing of what it exports; the layer does, of itself."""
+    nv_norms_rewriter.configure(saved_models="fused")
+    model = keras_model()
+    model.add(Compiling())
+    model.compile("adam", "mse", jit_compile=True)
+    x = rng.normal(size=(6, 4, SIZE)).astype(np.float32)
+    model.fit(x, x, verbose=0)
+    y = model.predict(x, verbose=0)
+    model.export(str(tmp_path), verbose=False)
+    fused = {op for op in ops_in_saved_model(tmp_path) if op.startswith("Fused")}
+    assert fused == {"FusedLayerNorm"}
+    (got,) = elsewhere(tmp_path, x, with_package=True).values()
     np.testing.assert_allclose(got, y, 1e-4, 1e-5)
 
 
