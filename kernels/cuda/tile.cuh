@@ -41,7 +41,8 @@ struct TileCut {
 template <typename C, typename T>
 constexpr bool kTileDirect = C::kVector == kVectorOf<T>;
 
-// The one for kernels of which there are not so many: those that few have a use for.
+// One for all cuts of these vectors, for kernels that few call: with one to each cut they would
+// take too long to compile.
 template <typename C, typename T>
 using AnyTileCut =
     TileCut<C::kVector, (kTileDirect<C, T> && C::kNumbers <= 8 ? 8 : 16) / C::kVector,

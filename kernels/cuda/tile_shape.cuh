@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/geometry.h"
 

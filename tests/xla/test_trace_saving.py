@@ -231,13 +231,18 @@ def keras_model() -> keras.Model:
     return model
 
 
-def test_keras_export_after_training(rng: np.random.Generator, tmp_path: Path) -> None:
+def trained(rng: np.random.Generator) -> tuple[keras.Model, np.ndarray, np.ndarray]:
+    """The model with a layer that compiles, an input and what it predicts of it."""
     model = keras_model()
     model.add(Compiling())
     model.compile("adam", "mse", jit_compile=True)
     x = rng.normal(size=(6, 4, SIZE)).astype(np.float32)
     model.fit(x, x, verbose=0)
-    y = model.predict(x, verbose=0)
+    return model, x, model.predict(x, verbose=0)
+
+
+def test_keras_export_after_training(rng: np.random.Generator, tmp_path: Path) -> None:
+    model, x, y = trained(rng)
     assert found() == 2 * 4 + 1
     model.export(str(tmp_path), verbose=False)
     assert not holds_fused_ops(tmp_path)
@@ -248,12 +253,7 @@ def test_keras_export_after_training(rng: np.random.Generator, tmp_path: Path) -
 def test_keras_export_on_request(rng: np.random.Generator, tmp_path: Path) -> None:
     """Keras has XLA compile nothing of what it exports; the layer does, of itself."""
     nv_norms_rewriter.configure(saved_models="fused")
-    model = keras_model()
-    model.add(Compiling())
-    model.compile("adam", "mse", jit_compile=True)
-    x = rng.normal(size=(6, 4, SIZE)).astype(np.float32)
-    model.fit(x, x, verbose=0)
-    y = model.predict(x, verbose=0)
+    model, x, y = trained(rng)
     model.export(str(tmp_path), verbose=False)
     fused = {op for op in ops_in_saved_model(tmp_path) if op.startswith("Fused")}
     assert fused == {"FusedLayerNorm"}
