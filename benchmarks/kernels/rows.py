@@ -1,7 +1,7 @@
 """LayerNorm and RMSNorm over rows: these kernels beside a copy and other libraries', in one run.
 
 usage: python benchmarks/kernels/rows.py [--dtypes float32 bfloat16 float16 float32:bfloat16]
-       [--rms] [--peers torch compile liger quack] [--csv FILE]
+       [--rms] [--peers torch compile liger quack] [--shapes 65536x1001 ...] [--csv FILE]
        benchmarks/kernels/rows.py --launches
 
 Prints a Markdown table of milliseconds (median, L2 flushed before each run) and what part of the
@@ -155,6 +155,11 @@ def calls(rows: int, cols: int, dtype: torch.dtype, other: torch.dtype, rms: boo
     return x, dx, dy, gamma, beta, forward, backward
 
 
+def shape(text: str) -> tuple[int, int]:
+    rows, cols = text.split("x")
+    return int(rows), int(cols)
+
+
 def print_launches() -> None:
     print("| rows x cols | forward, GPU | backward, GPU | forward, host | backward, host |")
     print("|---|---|---|---|---|")
@@ -194,6 +199,7 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--rms", action="store_true", help="RMSNorm in place of LayerNorm")
     parser.add_argument("--peers", nargs="*", default=["torch"], help="torch compile liger quack")
+    parser.add_argument("--shapes", nargs="+", type=shape, default=SHAPES, metavar="ROWSxCOLS")
     parser.add_argument("--csv", help="write the numbers to this file")
     parser.add_argument("--launches", action="store_true", help="tiny problems instead")
     options = parser.parse_args()
@@ -206,7 +212,7 @@ def main() -> None:
     print("| " + " | ".join(header) + " |\n" + "|---" * len(header) + "|")
     results = []
     for dtype in options.dtypes:
-        for rows, cols in SHAPES:
+        for rows, cols in options.shapes:
             r = measure(rows, cols, dtype, options)
             results.append(r)
             cells = [dtype, f"{rows} x {cols}", f"{r['copy']:.4g}"]

@@ -5,6 +5,7 @@
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/allies.cuh"
 #include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/rim.cuh"
 #include "kernels/cuda/ring.cuh"
 #include "kernels/cuda/segments_sums.cuh"
 
@@ -47,14 +48,26 @@ __device__ __forceinline__ int StageAt(int stage, int x_bytes) {
   return stage * (kRatio + 1) * (x_bytes / kRatio);
 }
 
-// This thread's part of its team's sums.
-template <int VEC, int ITEMS>
+// Where a team has its partial sums of columns, [cols]; null where they are not wanted.
+__device__ __forceinline__ float* SumsOfTeam(const BackwardRingArguments& args,
+                                             const RingPlace& place, float* sums) {
+  return sums == nullptr ? nullptr : sums + place.team * args.cols;
+}
+
+// This thread's part of sums of columns, number by number if they are not aligned as vectors.
+template <bool VECTORS, int VEC, int ITEMS>
 __device__ __forceinline__ void StoreSums(const BackwardRingArguments& args, const RingPlace& place,
-                                          const float (&sums)[ITEMS][VEC], float* to) {
+                                          const float (&sums)[ITEMS][VEC], int skip, float* to) {
   if (to == nullptr) return;
-  to += place.team * args.cols;
-  ForItems<ITEMS>(place, args.shape.items,
-                  [&](int k, int i) { StoreAs(to + (place.begin + i) * VEC, sums[k]); });
+  ForItems<ITEMS>(place, args.shape.items, [&](int k, int i, bool) {
+    float* const first = to + skip + (place.begin + i) * VEC;
+    if constexpr (VECTORS) {
+      StoreAs(first, sums[k]);
+    } else {
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) first[v] = sums[k][v];
+    }
+  });
 }
 
 // gamma, and the sums for dgamma and dbeta, columns' or rows'.
@@ -69,8 +82,11 @@ struct GradientParams<false, VEC, ITEMS> {
   float dgamma[ITEMS][VEC] = {};
   float dbeta[ITEMS][VEC] = {};
 
-  __device__ __forceinline__ void Load(const BackwardRingArguments& args, const RingPlace& place) {
-    LoadOwn(place, args.shape.items, args.param, args.buffers.gamma, 1, gamma);
+  // skip: numbers of a row before its first vector. VECTORS: these are whole vectors.
+  template <bool VECTORS = true>
+  __device__ __forceinline__ void Load(const BackwardRingArguments& args, const RingPlace& place,
+                                       int skip = 0) {
+    LoadOwn<VECTORS>(place, args.shape.items, args.param, args.buffers.gamma, skip, 1, gamma);
   }
   static __device__ __forceinline__ Row Of(const BackwardRingArguments&, int64_t) { return Row(); }
   static __device__ __forceinline__ float Scale(float rstd, const Row&) { return rstd; }
@@ -80,7 +96,7 @@ struct GradientParams<false, VEC, ITEMS> {
   template <typename Load>
   __device__ __forceinline__ void Sum(const BackwardRingArguments& args, const RingPlace& place,
                                       float, const Row&, const Load& load, float* sums) const {
-    ForItems<ITEMS>(place, args.shape.items, [&](int k, int i) {
+    ForItems<ITEMS>(place, args.shape.items, [&](int k, int i, bool) {
       load(k, i, [&](const float (&e)[VEC], const float (&d)[VEC]) {
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
@@ -104,7 +120,7 @@ struct GradientParams<false, VEC, ITEMS> {
   __device__ __forceinline__ void Apply(const BackwardRingArguments& args, const RingPlace& place,
                                         float rstd, const Row&, const GradientLine& line,
                                         const Load& load, const Store& store) {
-    ForItems<ITEMS>(place, args.shape.items, [&](int k, int i) {
+    ForItems<ITEMS>(place, args.shape.items, [&](int k, int i, bool) {
       load(k, i, [&](const float (&e)[VEC], const float (&d)[VEC]) {
         float out[VEC];
 #pragma unroll
@@ -118,25 +134,12 @@ struct GradientParams<false, VEC, ITEMS> {
     });
   }
 
-  __device__ __forceinline__ void Store(const BackwardRingArguments& args,
-                                        const RingPlace& place) const {
-    StoreSums(args, place, dgamma, args.dgamma);
-    StoreSums(args, place, dbeta, args.dbeta);
-  }
-
-  // With its allies' sums (allies.cuh). ring: of shared memory, two floats to a column at least;
-  // all copies to it have come.
-  __device__ __forceinline__ void StoreAllied(const BackwardRingArguments& args,
-                                              const RingPlace& place, void* ring) const {
-    __syncthreads();  // other threads' copies lie where these sums go
-    float* const sums = static_cast<float*>(ring);
-    ForItems<ITEMS>(place, args.shape.items, [&](int k, int i) {
-      StoreAs(sums + i * VEC, dgamma[k]);
-      StoreAs(sums + args.cols + i * VEC, dbeta[k]);
-    });
-    const int64_t to = place.team / args.shape.allies * args.cols;
-    AddAllies(sums, args.cols, args.dgamma == nullptr ? nullptr : args.dgamma + to,
-              args.dbeta == nullptr ? nullptr : args.dbeta + to);
+  // To dgamma and dbeta [cols], where not null.
+  template <bool VECTORS = true>
+  __device__ __forceinline__ void Store(const BackwardRingArguments& args, const RingPlace& place,
+                                        float* to_dgamma, float* to_dbeta, int skip = 0) const {
+    StoreSums<VECTORS>(args, place, dgamma, skip, to_dgamma);
+    StoreSums<VECTORS>(args, place, dbeta, skip, to_dbeta);
   }
 };
 
@@ -146,7 +149,8 @@ template <int VEC, int ITEMS>
 struct GradientParams<true, VEC, ITEMS> {
   using Row = RowParam;
 
-  __device__ __forceinline__ void Load(const BackwardRingArguments&, const RingPlace&) {}
+  template <bool VECTORS = true>
+  __device__ __forceinline__ void Load(const BackwardRingArguments&, const RingPlace&, int = 0) {}
   static __device__ __forceinline__ Row Of(const BackwardRingArguments& args, int64_t row) {
     if (row >= args.rows) return {1, 0};
     return LoadRowParam(args.own, args.param, args.buffers.gamma, args.buffers.beta, row);
@@ -162,12 +166,12 @@ struct GradientParams<true, VEC, ITEMS> {
                                                  const RingPlace& place, float scale, float beta,
                                                  const F& use) {
     if (args.activation.none()) {
-      ForItems<ITEMS>(place, args.shape.items, [&](int k, int i) {
+      ForItems<ITEMS>(place, args.shape.items, [&](int k, int i, bool) {
         use(k, i, [](const float (&)[VEC], float (&)[VEC]) {});
       });
     } else {
       const Activator<float> activator(args.activation);
-      ForItems<ITEMS>(place, args.shape.items, [&](int k, int i) {
+      ForItems<ITEMS>(place, args.shape.items, [&](int k, int i, bool) {
         use(k, i, [&](const float (&e)[VEC], float (&d)[VEC]) {
           float t[VEC];
 #pragma unroll
@@ -226,9 +230,55 @@ struct GradientParams<true, VEC, ITEMS> {
     });
   }
 
-  static __device__ __forceinline__ void Store(const BackwardRingArguments&, const RingPlace&) {}
-  static __device__ __forceinline__ void StoreAllied(const BackwardRingArguments&, const RingPlace&,
-                                                     void*) {}
+  template <bool VECTORS = true>
+  static __device__ __forceinline__ void Store(const BackwardRingArguments&, const RingPlace&,
+                                               float*, float*, int = 0) {}
+};
+
+// This thread's number of a row's rim, if it has one: what GradientParams does with the others.
+template <typename T, typename D, typename Rim>
+struct RimGradient {
+  const Rim& rim;
+  float gamma;
+  float dgamma = 0;
+  float dbeta = 0;
+  Bits<float, 1> next_x = {};
+  Bits<float, 1> next_dy = {};
+  float e[1] = {};
+  float d[1] = {};
+
+  __device__ __forceinline__ RimGradient(const BackwardRingArguments& args, const Rim& of)
+      : rim(of), gamma(of.LoadParam(args.param, args.buffers.gamma, 1)) {}
+  // For the next row, whose first whole vectors lie there.
+  __device__ __forceinline__ void Ask(const T* x, const D* dy, bool is_row) {
+    next_x = rim.Load(x, is_row);
+    next_dy = rim.Load(dy, is_row);
+  }
+  __device__ __forceinline__ void Take(float mean) {
+    ConvertBits<T>(next_x, e);
+    ConvertBits<D>(next_dy, d);
+    e[0] -= mean;
+  }
+  __device__ __forceinline__ void Sum(float* sums) const {
+    if (!rim.Has()) return;
+    const float w = d[0] * gamma;
+    sums[0] += e[0];
+    sums[1] += w;
+    sums[2] += w * e[0];
+  }
+  // dx: of the row's first whole vector.
+  __device__ __forceinline__ void Apply(float rstd, const GradientLine& line, bool store, T* dx) {
+    if (!rim.Has()) return;
+    dgamma += d[0] * (e[0] * rstd + line.xhat_offset);
+    dbeta += d[0];
+    const float out[1] = {d[0] * gamma * rstd + (line.offset - e[0] * line.slope)};
+    if (store) StoreAs(dx + rim.at, out);
+  }
+  __device__ __forceinline__ void Store(float* to_dgamma, float* to_dbeta) const {
+    if (!rim.Has()) return;
+    if (to_dgamma != nullptr) to_dgamma[rim.head + rim.at] = dgamma;
+    if (to_dbeta != nullptr) to_dbeta[rim.head + rim.at] = dbeta;
+  }
 };
 
 using BackwardRingPointer = void (*)(BackwardRingArguments);
@@ -262,6 +312,20 @@ template <typename Kernels>
 BackwardRingPointer BackwardRingKernelFor(DType x, DType dy, bool by_row, const RingShape& shape) {
   return by_row ? BackwardRingKernelFor<Kernels, true>(x, dy, shape)
                 : BackwardRingKernelFor<Kernels, false>(x, dy, shape);
+}
+
+// That for rows with a rim. Kernels has Rim<T, D>(shape).
+template <typename Kernels>
+BackwardRingPointer BackwardRimKernelFor(DType x, DType dy, const RingShape& shape) {
+  if (x == DType::kFloat && dy == DType::kHalf) {
+    return Kernels::template Rim<float, __half>(shape);
+  }
+  if (x == DType::kFloat && dy == DType::kBfloat16) {
+    return Kernels::template Rim<float, __nv_bfloat16>(shape);
+  }
+  if (x == DType::kFloat) return Kernels::template Rim<float, float>(shape);
+  if (x == DType::kHalf) return Kernels::template Rim<__half, __half>(shape);
+  return Kernels::template Rim<__nv_bfloat16, __nv_bfloat16>(shape);
 }
 
 // The kernel of teams that are clusters; null where there is none for these types.

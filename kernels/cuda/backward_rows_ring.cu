@@ -10,8 +10,8 @@ namespace {
 
 using Arguments = BackwardRingArguments;
 
-// D: of dy.
-template <typename T, typename D, int VEC, bool BY_ROW>
+// D: of dy. RIM: see rim.cuh.
+template <typename T, typename D, int VEC, bool BY_ROW, bool RIM>
 __global__ void __launch_bounds__(kRingThreads, 1)
     RingKernel(const __grid_constant__ Arguments args) {
   LetNextKernelStart();
@@ -21,12 +21,13 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   constexpr int kBytes = VEC * sizeof(T);
   constexpr int kBeside = VEC * sizeof(D);
   const RingShape& shape = args.shape;
-  const RingPlace place = PlaceOf<Team::kBlock, kItems>(shape, args.cols / VEC);
+  const RowRim<RIM, VEC> rim(args.cols, 1);
+  const RingPlace place = PlaceOf<Team::kBlock, kItems>(shape, rim.Vectors(args.cols));
   const int x_bytes = StageXBytes<T, D, VEC>(shape);
   char* const stages = reinterpret_cast<char*>(ring);
-  const T* x = static_cast<const T*>(args.buffers.x) + place.begin * VEC;
-  const D* dy = static_cast<const D*>(args.buffers.dy) + place.begin * VEC;
-  T* dx = static_cast<T*>(args.buffers.dx) + place.begin * VEC;
+  const T* x = static_cast<const T*>(args.buffers.x) + rim.head;
+  const D* dy = static_cast<const D*>(args.buffers.dy) + rim.head;
+  T* dx = static_cast<T*>(args.buffers.dx) + rim.head;
   const float* means = static_cast<const float*>(args.buffers.mean);
   const float* rstds = static_cast<const float*>(args.buffers.rstd);
 
@@ -51,7 +52,8 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   turn.rows = 0;
   using Params = GradientParams<BY_ROW, VEC, kItems>;
   Params params;
-  params.Load(args, place);
+  params.template Load<!RIM>(args, place, rim.head);
+  RimGradient<T, D, RowRim<RIM, VEC>> of_rim(args, rim);
   const float inverse = 1.0f / static_cast<float>(args.cols);
   const auto mean_of = [&](int64_t row) {
     return means != nullptr && row < args.rows ? means[row] : 0.0f;
@@ -60,6 +62,10 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   float next_mean = mean_of(place.team);
   float next_rstd = rstd_of(place.team);
   typename Params::Row next_own = Params::Of(args, place.team);
+  const auto ask_rim = [&](int64_t row) {
+    of_rim.Ask(x + row * args.cols, dy + row * args.cols, row < args.rows);
+  };
+  ask_rim(place.team);
   for (int64_t row = place.team; row < args.rows; row += place.teams) {
     const float mean = next_mean;
     const float rstd = next_rstd;
@@ -67,6 +73,8 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     next_mean = mean_of(row + place.teams);
     next_rstd = rstd_of(row + place.teams);
     next_own = Params::Of(args, row + place.teams);
+    of_rim.Take(mean);
+    ask_rim(row + place.teams);
     const float scale = Params::Scale(rstd, own);
     copies.Wait(turn.Stage(), turn.Parity());
     const char* from = stages + StageAt<T, D>(turn.Stage(), x_bytes);
@@ -81,6 +89,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
       use(e[k], d[k]);
     };
     params.Sum(args, place, scale, own, load, sums);
+    of_rim.Sum(sums);
     copy(row + kBlockStages * place.teams);
     // Two storages by turns: a thread may still read one when another is a row ahead.
     ShortBlockSum(sums, &storage[turn.Stage()]);
@@ -91,30 +100,53 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     params.template Apply<false>(
         args, place, scale, own, line, kept,
         [&](int i, const float (&out)[VEC]) { StoreAs(to + i * VEC, out); });
+    of_rim.Apply(rstd, line, args.buffers.dx != nullptr, to);
   }
   WaitForCopies<0>();
+  const int64_t sums_at = place.team / shape.allies * args.cols;
+  float* const dgamma = args.dgamma == nullptr ? nullptr : args.dgamma + sums_at;
+  float* const dbeta = args.dbeta == nullptr ? nullptr : args.dbeta + sums_at;
   if (shape.allies == 1) {
-    params.Store(args, place);
-  } else {
-    params.StoreAllied(args, place, ring);
+    params.template Store<!RIM>(args, place, dgamma, dbeta, rim.head);
+    of_rim.Store(dgamma, dbeta);
+  } else if constexpr (!BY_ROW && !RIM) {
+    __syncthreads();  // other threads' copies lie where these sums go
+    float* const sums = reinterpret_cast<float*>(ring);
+    params.Store(args, place, sums, sums + args.cols);
+    AddAllies(sums, args.cols, dgamma, dbeta);
   }
 }
 
 struct Kernels {
+  template <typename T, typename D>
+  static BackwardRingPointer Rim(const RingShape&) {
+    return RingKernel<T, D, kVectorOf<T>, false, true>;
+  }
   template <typename T, typename D, bool BY_ROW>
   static BackwardRingPointer Wide(const RingShape&) {
-    return RingKernel<T, D, kVectorOf<T>, BY_ROW>;
+    return RingKernel<T, D, kVectorOf<T>, BY_ROW, false>;
   }
   template <typename T>
   static BackwardRingPointer Narrow() {
-    return RingKernel<T, T, 4 / sizeof(T), false>;
+    return RingKernel<T, T, 4 / sizeof(T), false, false>;
   }
 };
 
 BackwardRingPointer KernelFor(DType x, DType dy, bool by_row, const RingShape& shape) {
   if (shape.team == Team::kCluster) return BackwardClusterKernel(x, dy, by_row, shape);
   if (shape.team == Team::kGrid) return BackwardTeamKernel(x, dy, by_row, shape);
-  return BackwardRingKernelFor<Kernels>(x, dy, by_row, shape);
+  return shape.rim ? BackwardRimKernelFor<Kernels>(x, dy, shape)
+                   : BackwardRingKernelFor<Kernels>(x, dy, by_row, shape);
+}
+
+RingShape RimShapeOf(const BackwardPlan& plan) {
+  const BackwardProblem& problem = plan.problem;
+  const RowLayout& layout = problem.geometry.rows;
+  const int64_t size = SizeOf(problem.x);
+  return RingShapeOf(
+      layout.rows, layout.cols, {size, SizeOf(problem.dy), SizeOf(problem.dx)}, 16 / size,
+      {kBackwardNumbers, kBackwardNumbers, kBackwardClusterNumbers, 0, 0, false, true},
+      plan.device);
 }
 
 RingShape ShapeOf(const BackwardPlan& plan, int64_t bytes) {
@@ -140,7 +172,8 @@ constexpr int64_t kMostRowsAllied16 = 28;  // to a block, of dy in 16 bits
 
 bool AlliesAreFaster(const BackwardPlan& plan, const RingShape& shape) {
   const RowLayout& layout = plan.problem.geometry.rows;
-  if (shape.team != Team::kBlock || layout.by_row() || plan.device.capability < 90) return false;
+  if (shape.team != Team::kBlock || shape.rim || layout.by_row() || plan.device.capability < 90)
+    return false;
   if (SizeOf(plan.problem.dy) == 2 && layout.rows > kMostRowsAllied16 * shape.teams) return false;
   return shape.teams < layout.rows && shape.teams >= 2 * plan.device.multiprocessors;
 }
@@ -156,17 +189,21 @@ RingShape BackwardRingShape(const BackwardPlan& plan) {
   const bool mixed = MixedGradient(problem);
   const bool by_row = layout.by_row();
   if (by_row && !ByRowFits(layout, SizeOf(problem.x))) return none;
-  if (problem.in_double() || problem.dx != problem.x || (problem.dy != problem.x && !mixed) ||
-      row_bytes % (mixed ? 16 : 4) != 0) {
+  if (problem.in_double() || problem.dx != problem.x || (problem.dy != problem.x && !mixed)) {
     return none;
   }
-  RingShape out = ShapeOf(plan, row_bytes % 16 == 0 ? 16 : 4);
+  RingShape out = none;
+  if (row_bytes % 16 != 0) out = RimShapeOf(plan);
+  if (out.blocks == 0 && row_bytes % (mixed ? 16 : 4) == 0) {
+    out = ShapeOf(plan, row_bytes % 16 == 0 ? 16 : 4);
+  }
   if (out.blocks == 0) return none;
   const auto* kernel = reinterpret_cast<const void*>(KernelFor(problem.x, problem.dy, by_row, out));
   if (out.team == Team::kCluster) {
     const int64_t fit = ClustersThatFit(kernel, out);
-    if (fit == 0) return none;
     out.teams = std::min(layout.rows, fit);
+    if (out.rim) out.teams = RimTeams(out.teams, layout.cols, out.vector);
+    if (out.teams == 0) return none;
   }
   if (plan.want_params && AlliesAreFaster(plan, out)) {
     out.allies = kAllies;
@@ -187,7 +224,8 @@ Status LaunchBackwardRowsRing(const BackwardPlan& plan, const RingShape& shape,
   const RowLayout& layout = problem.geometry.rows;
   const int64_t bytes = shape.vector * SizeOf(problem.x);
   *launched = shape.blocks != 0 && AlignedTo(buffers.x, bytes) && AlignedTo(buffers.dy, bytes) &&
-              AlignedTo(buffers.dx, bytes) && (layout.by_row() || AlignedTo(buffers.gamma, bytes));
+              AlignedTo(buffers.dx, bytes) &&
+              (layout.by_row() || shape.rim || AlignedTo(buffers.gamma, bytes));
   if (!*launched) return Status();
   Arguments args = {};
   args.param = problem.param;

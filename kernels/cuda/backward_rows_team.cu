@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kTeamThreads<NUMBERS>, 1)
       const T* from_x = x + row * args.cols;
       const D* from_dy = dy + row * args.cols;
       char* to = stages + StageAt<T, D>(stage, x_bytes);
-      ForItems<kItems>(place, shape.items, [&](int, int i) {
+      ForItems<kItems>(place, shape.items, [&](int, int i, bool) {
         CopyAsync<kBytes>(to + i * kBytes, from_x + i * VEC);
         CopyAsync<kBeside>(to + x_bytes + i * kBeside, from_dy + i * VEC);
       });
@@ -167,7 +167,8 @@ __global__ void __launch_bounds__(kTeamThreads<NUMBERS>, 1)
     old_stage = old_stage + 1 == shape.stages ? 0 : old_stage + 1;
   }
   WaitForCopies<0>();
-  params.Store(args, place);
+  params.Store(args, place, SumsOfTeam(args, place, args.dgamma),
+               SumsOfTeam(args, place, args.dbeta));
 }
 
 struct Kernels {

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/rim.cuh"
 #include "kernels/cuda/ring.cuh"
 
 namespace nv_norms {
@@ -14,6 +15,7 @@ namespace cuda {
 constexpr int kForwardLeastNumbers = 16;
 constexpr int kForwardNumbers = 32;
 constexpr int kForwardNarrowNumbers = 16;
+constexpr int kForwardClusterRimNumbers = 24;  // of clusters, where rows have a rim
 
 struct ForwardRingArguments {
   DType param;
@@ -69,6 +71,19 @@ ForwardRingPointer ForwardRingKernelFor(DType x, DType y, bool by_row, const Rin
                 : ForwardRingKernelFor<Kernels, false>(x, y, shape);
 }
 
+// That for rows with a rim. Kernels has Rim<T, Y>(shape).
+template <typename Kernels>
+ForwardRingPointer ForwardRimKernelFor(DType x, DType y, const RingShape& shape) {
+  if (x == DType::kFloat && y == DType::kHalf) return Kernels::template Rim<float, __half>(shape);
+  if (x == DType::kFloat && y == DType::kBfloat16) {
+    return Kernels::template Rim<float, __nv_bfloat16>(shape);
+  }
+  if (x != y) return nullptr;
+  if (x == DType::kFloat) return Kernels::template Rim<float, float>(shape);
+  if (x == DType::kHalf) return Kernels::template Rim<__half, __half>(shape);
+  return Kernels::template Rim<__nv_bfloat16, __nv_bfloat16>(shape);
+}
+
 // (x - shift) * rstd + offset is xhat.
 struct ForwardLine {
   float shift;
@@ -87,21 +102,25 @@ struct ForwardParams<false, VEC, ITEMS> {
   float gamma[ITEMS][VEC];
   float beta[ITEMS][VEC];
 
-  __device__ __forceinline__ void Load(const ForwardRingArguments& args, const RingPlace& place) {
-    LoadOwn(place, args.shape.items, args.param, args.buffers.gamma, 1, gamma);
-    LoadOwn(place, args.shape.items, args.param, args.buffers.beta, 0, beta);
+  // skip: numbers of a row before its first vector. VECTORS: these are whole vectors.
+  template <bool VECTORS = true>
+  __device__ __forceinline__ void Load(const ForwardRingArguments& args, const RingPlace& place,
+                                       int skip = 0) {
+    const int items = args.shape.items;
+    LoadOwn<VECTORS>(place, items, args.param, args.buffers.gamma, skip, 1, gamma);
+    LoadOwn<VECTORS>(place, items, args.param, args.buffers.beta, skip, 0, beta);
   }
   static __device__ __forceinline__ Row Of(const ForwardRingArguments&, int64_t) { return Row(); }
   static __device__ __forceinline__ ForwardLine Scaled(const ForwardLine& line, const Row&) {
     return line;
   }
-  // use(k, i, apply) for this thread's items; apply(values) makes y of x.
-  template <typename F>
+  // use(k, i, has, apply) for this thread's items, as ForItems; apply(values) makes y of x.
+  template <bool MASKED = false, typename F>
   __device__ __forceinline__ void ForOutput(const ForwardRingArguments& args,
                                             const RingPlace& place, const ForwardLine& line,
                                             const F& use) const {
-    ForItems<ITEMS>(place, args.shape.items, [&](int k, int i) {
-      use(k, i, [&](float (&v)[VEC]) {
+    ForItems<ITEMS, MASKED>(place, args.shape.items, [&](int k, int i, bool has) {
+      use(k, i, has, [&](float (&v)[VEC]) {
 #pragma unroll
         for (int j = 0; j < VEC; ++j) {
           v[j] = ((v[j] - line.shift) * line.rstd + line.offset) * gamma[k][j] + beta[k][j];
@@ -116,14 +135,15 @@ template <int VEC, int ITEMS>
 struct ForwardParams<true, VEC, ITEMS> {
   using Row = RowParam;
 
-  __device__ __forceinline__ void Load(const ForwardRingArguments&, const RingPlace&) {}
+  template <bool VECTORS = true>
+  __device__ __forceinline__ void Load(const ForwardRingArguments&, const RingPlace&, int = 0) {}
   static __device__ __forceinline__ Row Of(const ForwardRingArguments& args, int64_t row) {
     return LoadRowParam(args.own, args.param, args.buffers.gamma, args.buffers.beta, row);
   }
   static __device__ __forceinline__ ForwardLine Scaled(const ForwardLine& line, const Row& row) {
     return {line.shift, line.rstd * row.gamma, line.offset * row.gamma + row.beta};
   }
-  template <typename F>
+  template <bool MASKED = false, typename F>
   __device__ __forceinline__ void ForOutput(const ForwardRingArguments& args,
                                             const RingPlace& place, const ForwardLine& line,
                                             const F& use) const {
@@ -133,11 +153,12 @@ struct ForwardParams<true, VEC, ITEMS> {
     };
     // A branch around all items: between branches the compiler would not overlap their work.
     if (args.activation.none()) {
-      ForItems<ITEMS>(place, args.shape.items, [&](int k, int i) { use(k, i, apply); });
+      ForItems<ITEMS, MASKED>(place, args.shape.items,
+                              [&](int k, int i, bool has) { use(k, i, has, apply); });
     } else {
       const Activator<float> activator(args.activation);
-      ForItems<ITEMS>(place, args.shape.items, [&](int k, int i) {
-        use(k, i, [&](float (&v)[VEC]) {
+      ForItems<ITEMS, MASKED>(place, args.shape.items, [&](int k, int i, bool has) {
+        use(k, i, has, [&](float (&v)[VEC]) {
           apply(v);
           activator.Apply(v);
         });

@@ -9,7 +9,7 @@ namespace cuda {
 namespace {
 
 // BULK: a warp's columns come in one copy, last to leave the L2 cache.
-template <typename T, typename Y, int VEC, int NUMBERS, bool BY_ROW, bool BULK>
+template <typename T, typename Y, int VEC, int NUMBERS, bool BY_ROW, bool BULK, bool RIM = false>
 __global__ void __launch_bounds__(kRingThreads, 1)
     ClusterKernel(const __grid_constant__ ForwardRingArguments args) {
   extern __shared__ uint4 ring[];  // [stages][share], posts
@@ -22,12 +22,13 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   constexpr bool kPivot = sizeof(T) == 4;
   const RingShape& shape = args.shape;
   OpenMail(shape, barriers);
-  const RingPlace place = PlaceOf<Team::kCluster, kItems>(shape, args.cols / VEC);
+  const RowRim<RIM, VEC, VEC> rim(args.cols, shape.blocks);
+  const RingPlace place = PlaceOf<Team::kCluster, kItems>(shape, rim.Vectors(args.cols));
   const int stage_bytes = (shape.share * kBytes + 15) / 16 * 16;
   char* const stages = reinterpret_cast<char*>(ring);
   const ClusterMail mail = MailOf(shape, place, stages + shape.stages * stage_bytes, barriers);
-  const T* x = static_cast<const T*>(args.buffers.x) + place.begin * VEC;
-  Y* y = static_cast<Y*>(args.buffers.y) + place.begin * VEC;
+  const T* x = static_cast<const T*>(args.buffers.x) + rim.head + place.begin * VEC;
+  Y* y = static_cast<Y*>(args.buffers.y) + rim.head + place.begin * VEC;
 
   using Copies = WarpCopies<kBulkCopies && BULK, kItems, kMostStages>;
   __shared__ uint64_t gates[Copies::kGates];
@@ -42,12 +43,15 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   for (int s = 0; s < shape.stages; ++s) copy(place.team + s * place.teams, s);
   using Params = ForwardParams<BY_ROW, VEC, kItems>;
   Params params;
-  params.Load(args, place);
+  params.template Load<!RIM>(args, place, rim.head);
+  const float rim_gamma = rim.LoadParam(args.param, args.buffers.gamma, 1);
+  const float rim_beta = rim.LoadParam(args.param, args.buffers.beta, 0);
   const bool center = args.formula != Formula::kRms;  // the statistics, at least
   const int warp_first = place.first - lane;
   const int vectors = max(0, min(32 * shape.items, place.count - warp_first));
-  const float numbers = static_cast<float>(vectors * VEC);  // of the warp's part of a row
-  const float inverse = vectors > 0 ? 1.0f / numbers : 0.0f;
+  // Of the warp's part of a row.
+  const float numbers = static_cast<float>(vectors * VEC + rim.OfWarp());
+  const float inverse = numbers > 0 ? 1.0f / numbers : 0.0f;
   const float row_inverse = 1.0f / static_cast<float>(args.cols);
 
   AwaitMail(shape);
@@ -61,27 +65,33 @@ __global__ void __launch_bounds__(kRingThreads, 1)
     // of the first. One round of shuffles adds up all three.
     float sums[3] = {0, 0, 0};
     float shift = 0;
+    float rim_new[1];
+    float rim_old[1];
+    ConvertBits<T>(rim.Load(x + row * args.cols, more), rim_new);
+    const Bits<float, 1> rim_bits = rim.Load(x + (row - place.teams) * args.cols, step > 0);
     if (more) {
       copies.Wait(slot, parity, shape.stages - 2);
       const char* from = stages + slot * stage_bytes;
       float values[kItems][VEC];
+      values[0][0] = 0;  // of a warp without vectors
       ForItems<kItems>(place, shape.items,
-                       [&](int k, int i) { Unpack<T>(from + i * kBytes, values[k]); });
+                       [&](int k, int i, bool) { Unpack<T>(from + i * kBytes, values[k]); });
       if (center) {
         const float pivot = kPivot ? __shfl_sync(0xffffffffu, values[0][0], 0) : 0.0f;
         float parts[4] = {0, 0, 0, 0};
-        ForItems<kItems>(place, shape.items, [&](int k, int) {
+        ForItems<kItems>(place, shape.items, [&](int k, int, bool) {
 #pragma unroll
           for (int j = 0; j < VEC; ++j) {
             parts[j % 4] += kPivot ? values[k][j] - pivot : values[k][j];
           }
         });
+        if (rim.Has()) parts[0] += kPivot ? rim_new[0] - pivot : rim_new[0];
         float sum[1] = {(parts[0] + parts[1]) + (parts[2] + parts[3])};
         WarpSum(sum, 32);
-        shift = kPivot ? pivot + sum[0] * inverse : (vectors > 0 ? sum[0] / numbers : 0.0f);
+        shift = kPivot ? pivot + sum[0] * inverse : (numbers > 0 ? sum[0] / numbers : 0.0f);
       }
       float parts[4] = {0, 0, 0, 0};
-      ForItems<kItems>(place, shape.items, [&](int k, int) {
+      ForItems<kItems>(place, shape.items, [&](int k, int, bool) {
 #pragma unroll
         for (int j = 0; j < VEC; ++j) {
           const float v = values[k][j] - shift;
@@ -89,6 +99,11 @@ __global__ void __launch_bounds__(kRingThreads, 1)
           parts[2 + j % 2] += v * v;
         }
       });
+      if (rim.Has()) {
+        const float v = rim_new[0] - shift;
+        parts[0] += v;
+        parts[2] += v * v;
+      }
       sums[0] = parts[0] + parts[1];
       sums[1] = parts[2] + parts[3];
     }
@@ -127,12 +142,18 @@ __global__ void __launch_bounds__(kRingThreads, 1)
                                       m2[0] * row_inverse, place.rank == 0 && threadIdx.x == 0);
       const char* from = stages + old_slot * stage_bytes;
       Y* to = y + old * args.cols;
-      params.ForOutput(args, place, Params::Scaled(line, own), [&](int, int i, const auto& apply) {
+      const auto store = [&](int, int i, bool, const auto& apply) {
         float v[VEC];
         Unpack<T>(from + i * kBytes, v);
         apply(v);
         StoreAs(to + i * VEC, v);
-      });
+      };
+      params.ForOutput(args, place, Params::Scaled(line, own), store);
+      if (rim.Has()) {
+        ConvertBits<T>(rim_bits, rim_old);
+        rim_old[0] = ((rim_old[0] - line.shift) * line.rstd + line.offset) * rim_gamma + rim_beta;
+        StoreAs(to + rim.at, rim_old);
+      }
       copy(old + shape.stages * place.teams, old_slot);
     }
     if (!more) break;
@@ -149,6 +170,10 @@ constexpr int kMostBulkBlocks = 4;
 
 // Each number of items of usual types has a kernel of its own.
 struct Kernels {
+  template <typename T, typename Y>
+  static ForwardRingPointer Rim(const RingShape&) {
+    return ClusterKernel<T, Y, kVectorOf<T>, kForwardClusterRimNumbers, false, false, true>;
+  }
   template <typename T, typename Y, bool BY_ROW>
   static ForwardRingPointer Wide(const RingShape& shape) {
     if constexpr (sizeof(T) == 4 && sizeof(Y) == 4) {
@@ -174,7 +199,8 @@ struct Kernels {
 }  // namespace
 
 ForwardRingPointer ForwardClusterKernel(DType x, DType y, bool by_row, const RingShape& shape) {
-  return ForwardRingKernelFor<Kernels>(x, y, by_row, shape);
+  return shape.rim ? ForwardRimKernelFor<Kernels>(x, y, shape)
+                   : ForwardRingKernelFor<Kernels>(x, y, by_row, shape);
 }
 
 }  // namespace cuda

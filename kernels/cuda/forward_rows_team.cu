@@ -133,12 +133,12 @@ __global__ void __launch_bounds__(kTeamThreads<NUMBERS>, 1)
       const char* from = stages + stage.slot * stage_bytes;
       float values[kItems][VEC];
       ForItems<kItems>(place, shape.items,
-                       [&](int k, int i) { Unpack<T>(from + i * kBytes, values[k]); });
+                       [&](int k, int i, bool) { Unpack<T>(from + i * kBytes, values[k]); });
       float shift = 0;
       if (center) {
         const float pivot = kPivot && items > 0 ? values[0][0] : 0.0f;
         float parts[4] = {0, 0, 0, 0};
-        ForItems<kItems>(place, shape.items, [&](int k, int) {
+        ForItems<kItems>(place, shape.items, [&](int k, int, bool) {
 #pragma unroll
           for (int j = 0; j < VEC; ++j) {
             parts[(k * VEC + j) % 4] += kPivot ? values[k][j] - pivot : values[k][j];
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kTeamThreads<NUMBERS>, 1)
                                                         : (items > 0 ? sum / numbers : 0.0f);
       }
       float parts[4] = {0, 0, 0, 0};
-      ForItems<kItems>(place, shape.items, [&](int k, int) {
+      ForItems<kItems>(place, shape.items, [&](int k, int, bool) {
 #pragma unroll
         for (int j = 0; j < VEC; ++j) {
           const float v = values[k][j] - shift;
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(kTeamThreads<NUMBERS>, 1)
       const int old_stage = stage.slot - shape.lag + (stage.slot < shape.lag ? shape.stages : 0);
       const char* from = stages + old_stage * stage_bytes;
       Y* to = y + RowOf(place, old) * args.cols;
-      params.ForOutput(args, place, line, [&](int, int i, const auto& apply) {
+      params.ForOutput(args, place, line, [&](int, int i, bool, const auto& apply) {
         float v[VEC];
         Unpack<T>(from + i * kBytes, v);
         apply(v);

@@ -20,6 +20,17 @@ constexpr int64_t kMostWideShare = 14 * 32 * 24;  // numbers of a row to a block
 constexpr int64_t kTeamLeastRows = 4;
 constexpr int64_t kTeamLeastRowsOwn = 32;
 
+// Rows with a rim (rim.cuh), parts of a copy's speed, beside kernels that read number by number. To
+// a block of the gradient, which leaves a partial sum to each column, so many: 2048 x 1001 bfloat16
+// 0.27 with 1, 0.39 with 4. Of clusters few rows wait for the last: 200 x 10001 bfloat16 0.39 and
+// 0.29.
+constexpr int64_t kRimLeastRows = 4;
+constexpr int64_t kRimLeastVectors = 8;  // more than the numbers before the first may be
+// Clusters: 8192 x 20001 bfloat16 forward 0.12, 0.48, gradient 0.105, 0.63; of 8 blocks 4096 x
+// 50001 float32 0.53, 0.53 and 0.43, 0.49, from float32 to bfloat16 0.18, 0.41 and 0.38, 0.62, but
+// bfloat16 0.12, 0.20 and 0.33, 0.30; of 16, 2048 x 100001 float32 0.49, 0.32.
+int MostRimBlocks(const RingSizes& sizes) { return sizes.x == 2 && sizes.dy != 0 ? 4 : 8; }
+
 int64_t RoundUp(int64_t value, int64_t unit) { return CeilDiv(value, unit) * unit; }
 
 // Of a block that sums up a row behind its own barriers. Larger ones work as a cluster does, which
@@ -41,12 +52,14 @@ int MostBlockThreads(const RingSizes& sizes, bool own) {
 // with 1 and 0.915 with 4. Small blocks of float32 gain 0.01 by still more, 16 bits lose 0.03 and
 // more: 65536 x 768 0.94 and 0.954, bfloat16 0.90 and 0.85. From float32 to 16 bits,
 // 32768 x 4096 reached 0.78 with 64, 0.948 with 16, 0.957 with 4, 0.949 with 1, 16384 x 8192 0.88
-// with 16, 0.953 with 4. The gradient's sums are a team's: 0.94 with 1, 0.92 with 2. Clusters: 4096
-// x 65536 bfloat16 0.88 with 1, 0.81 with 3.
-int64_t Waves(int64_t rows, int64_t teams, const RingSizes& sizes, int64_t resident) {
+// with 16, 0.953 with 4. With a rim, parameters are read number by number: 131072 x 1001 float32
+// 0.85 with 64, 0.92 with 16, bfloat16 0.64 with 16, 0.75 with 1. The gradient's sums are a team's:
+// 0.94 with 1, 0.92 with 2. Clusters: 4096 x 65536 bfloat16 0.88 with 1, 0.81 with 3.
+int64_t Waves(int64_t rows, int64_t teams, const RingSizes& sizes, int64_t resident, bool rim) {
+  if (rim && sizes.x == 2) return 1;
   const bool many = sizes.x == 4 && sizes.out == 4 && resident >= 4;
-  const int64_t least_rows = many ? 2 : resident > 1 ? 4 : 32;
-  const int64_t most = sizes.out < sizes.x ? 4 : many ? 64 : 16;
+  const int64_t least_rows = many ? (rim ? 16 : 2) : resident > 1 ? 4 : 32;
+  const int64_t most = sizes.out < sizes.x ? 4 : many && !rim ? 64 : 16;
   return std::max<int64_t>(1, std::min<int64_t>(most, rows / teams / least_rows));
 }
 
@@ -123,7 +136,7 @@ RingShape Search(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vec
   // 104857 x 2560 forward 522, 550, to bfloat16 116508 x 2304 gradient 640, 689.
   const bool odd_warps = sizes.x == 2 && !numbers.own;
   const bool measured = device.capability >= 90 && vector * sizes.x == 16;
-  const bool drawn = measured && DrawnIsFaster(sizes, rows, cols, numbers.own);
+  const bool drawn = measured && !numbers.rim && DrawnIsFaster(sizes, rows, cols, numbers.own);
   const auto stage_bytes = [&](int64_t share) {
     if (sizes.dy == 0) return RoundUp(share * vector * sizes.x, 16);
     const int64_t ratio = sizes.x / sizes.dy;
@@ -138,7 +151,9 @@ RingShape Search(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vec
     // As many warps at work on a multiprocessor as possible, each with as many numbers as possible.
     double most_busy = 0;
     const int most = team == Team::kCluster ? numbers.cluster_most : numbers.most;
-    for (int n = numbers.least; n <= most; n += 8) {
+    // Of clusters for rows with a rim there is one kernel.
+    const int least = team == Team::kCluster && numbers.rim ? most : numbers.least;
+    for (int n = least; n <= most; n += 8) {
       int64_t warps = CeilDiv(share, 32 * n / vector);
       if (warps > 1 && !(odd_warps && team == Team::kBlock)) warps = RoundUp(warps, 2);
       if (warps > kRingThreads / 32) continue;
@@ -173,8 +188,19 @@ RingShape Search(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vec
                           (most_shared + kReservedShared) / (out.shared + kReservedShared / 2));
     out.teams = std::min(rows, std::max<int64_t>(1, resident) * multiprocessors);
     out.drawn = drawn;
-    if (sizes.dy == 0 && !drawn) out.teams *= Waves(rows, out.teams, sizes, resident);
+    if (sizes.dy == 0 && !drawn) out.teams *= Waves(rows, out.teams, sizes, resident, numbers.rim);
     return true;
+  };
+  // As few blocks as hold a thread's numbers and three rows: one that is summed up, one whose posts
+  // are awaited, one on its way.
+  const auto set_cluster = [&]() {
+    if (device.capability < 90) return false;
+    for (const int64_t blocks : {1, 2, 4, 8, 16}) {
+      if (!set(Team::kCluster, blocks, share_of(blocks), 3)) continue;
+      out.teams = std::min(rows, kRingThreads / out.threads * multiprocessors / blocks);
+      return true;
+    }
+    return false;
   };
   // n numbers to a thread; returns what a row takes, about, 0 where this does not fit.
   const auto set_team = [&](int64_t teams, int64_t n) -> double {
@@ -240,6 +266,22 @@ RingShape Search(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vec
            set_team(best_teams, best_n) != 0;
   };
   const bool few = rows * CeilDiv(vectors, most_share) <= multiprocessors / 2 && cols > 8192;
+  if (numbers.rim) {
+    out.rim = true;
+    if (few || vectors < kRimLeastVectors) {
+      out.blocks = 0;
+    } else if (set_block()) {
+      if (sizes.dy != 0) {
+        out.teams = std::min(out.teams, std::max(2 * multiprocessors, rows / kRimLeastRows));
+      }
+      out.teams = RimTeams(out.teams, cols, kRimVectors * vector);
+      if (out.teams == 0) out.blocks = 0;
+    } else if (!set_cluster() || out.blocks > MostRimBlocks(sizes) ||
+               rows < kRimLeastRows * out.teams) {
+      out.blocks = 0;
+    }
+    return out;
+  }
   if (!few) {
     if (measured && !drawn && TeamsAreFaster(sizes, cols, numbers.own) &&
         set_teams(numbers.own ? kTeamLeastRowsOwn : kTeamLeastRows)) {
@@ -249,15 +291,7 @@ RingShape Search(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vec
     if (block && (device.capability < 90 || out.threads <= MostBlockThreads(sizes, numbers.own))) {
       return out;
     }
-    if (device.capability >= 90) {
-      // As few blocks as hold a thread's numbers and three rows: one that is summed up, one whose
-      // posts are awaited, one on its way.
-      for (const int64_t blocks : {1, 2, 4, 8, 16}) {
-        if (!set(Team::kCluster, blocks, share_of(blocks), 3)) continue;
-        out.teams = std::min(rows, kRingThreads / out.threads * multiprocessors / blocks);
-        return out;
-      }
-    }
+    if (set_cluster()) return out;
     if (block && set_block()) return out;
   }
   if (!set_teams(1)) out.blocks = 0;
@@ -268,7 +302,7 @@ RingShape Search(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vec
 
 RingShape RingShapeOf(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vector,
                       const RingNumbers& numbers, const Device& device) {
-  using Key = std::array<int64_t, 15>;
+  using Key = std::array<int64_t, 16>;
   static Known<Key, RingShape> known;
   const Key key = {rows,
                    cols,
@@ -282,6 +316,7 @@ RingShape RingShapeOf(int64_t rows, int64_t cols, const RingSizes& sizes, int64_
                    numbers.team_least,
                    numbers.team_most,
                    numbers.own,
+                   numbers.rim,
                    device.multiprocessors,
                    device.capability,
                    device.shared_bytes};

@@ -30,22 +30,30 @@ struct RingPlace {
   int begin;  // of the share, in vectors of a row
   int count;  // vectors of the share
   int first;
+  bool any;   // the warp has vectors at all
   bool full;  // the warp has ITEMS items
 
   __device__ bool Has(int k, int items) const { return k < items && first + 32 * k < count; }
 };
 
-// Calls use(k, vector) for this thread's items, at most ITEMS. Full warps need no branches, between
-// which the compiler would not overlap the items' work.
-template <int ITEMS, typename F>
+// Calls use(k, vector, has) for this thread's items, at most ITEMS. Full warps need no branches,
+// between which the compiler would not overlap the items' work. MASKED: the others have none,
+// either: has is false then where there is no item, and the vector is the warp's last.
+template <int ITEMS, bool MASKED = false, typename F>
 __device__ __forceinline__ void ForItems(const RingPlace& place, int items, const F& use) {
   if (place.full) {
 #pragma unroll
-    for (int k = 0; k < ITEMS; ++k) use(k, place.first + 32 * k);
-  } else {
+    for (int k = 0; k < ITEMS; ++k) use(k, place.first + 32 * k, true);
+    return;
+  }
+  if (MASKED && !place.any) return;
 #pragma unroll
-    for (int k = 0; k < ITEMS; ++k) {
-      if (place.Has(k, items)) use(k, place.first + 32 * k);
+  for (int k = 0; k < ITEMS; ++k) {
+    const bool has = place.Has(k, items);
+    if constexpr (MASKED) {
+      use(k, min(place.first + 32 * k, place.count - 1), has);
+    } else {
+      if (has) use(k, place.first + 32 * k, true);
     }
   }
 }
@@ -69,14 +77,17 @@ __device__ __forceinline__ RingPlace PlaceOf(const RingShape& shape, int vectors
   out.count = max(0, min(shape.share, vectors - out.begin));
   const int warp_first = static_cast<int>(threadIdx.x) / 32 * 32 * shape.items;
   out.first = warp_first + static_cast<int>(threadIdx.x) % 32;
+  out.any = warp_first < out.count;
   out.full = shape.items == ITEMS && warp_first + 32 * ITEMS <= out.count;
   return out;
 }
 
-// This thread's part of parameters that belong to columns, all asked for before the first is used.
-template <int VEC, int ITEMS>
+// This thread's part of parameters that belong to columns, all asked for before the first is used;
+// number by number where they are not aligned as vectors.
+template <bool VECTORS, int VEC, int ITEMS>
 __device__ __forceinline__ void LoadOwn(const RingPlace& place, int items, DType type,
-                                        const void* from, float absent, float (&to)[ITEMS][VEC]) {
+                                        const void* from, int skip, float absent,
+                                        float (&to)[ITEMS][VEC]) {
   if (from == nullptr) {
 #pragma unroll
     for (int k = 0; k < ITEMS; ++k) {
@@ -87,11 +98,17 @@ __device__ __forceinline__ void LoadOwn(const RingPlace& place, int items, DType
   }
   Typed<float>::Call(type, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    const T* first = static_cast<const T*>(from) + (place.begin + place.first) * VEC;
+    const T* first = static_cast<const T*>(from) + skip + (place.begin + place.first) * VEC;
     Bits<float, VEC> bits[ITEMS] = {};
 #pragma unroll
     for (int k = 0; k < ITEMS; ++k) {
-      if (place.Has(k, items)) LoadBits(first + 32 * k * VEC, &bits[k]);
+      if (!place.Has(k, items)) continue;
+      if constexpr (VECTORS) {
+        LoadBits(first + 32 * k * VEC, &bits[k]);
+      } else {
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) Word<T>::Put(first[32 * k * VEC + v], bits[k].words, v);
+      }
     }
 #pragma unroll
     for (int k = 0; k < ITEMS; ++k) ConvertBits<T>(bits[k], to[k]);

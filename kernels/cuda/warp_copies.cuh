@@ -46,8 +46,9 @@ struct WarpCopies {
   template <int... BYTES>
   __device__ __forceinline__ void Start(const RingShape& shape, const RingPlace& place, int,
                                         const RowCopy<BYTES>&... copies) const {
-    ForItems<ITEMS>(place, shape.items,
-                    [&](int, int i) { (CopyAsync<BYTES>(copies.To(i), copies.From(i)), ...); });
+    ForItems<ITEMS>(place, shape.items, [&](int, int i, bool) {
+      (CopyAsync<BYTES>(copies.To(i), copies.From(i)), ...);
+    });
   }
   __device__ __forceinline__ void End() const { CommitCopies(); }
   // For a stage's row, by turns of parity 0 and 1 each time the ring comes around, behind which

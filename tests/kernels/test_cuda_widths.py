@@ -1,4 +1,4 @@
-"""The CUDA kernels of short rows at every width, on torch tensors, against float64.
+"""The CUDA kernels of rows at every width, on torch tensors, against float64.
 
 How lanes share a row, and which kernel is compiled for that, follows from the width and the type.
 Needs a GPU, torch and build/libnv_norms_kernels.so (benchmarks/kernels/build.sh). The expected
@@ -69,4 +69,52 @@ def test_rows_of_few_columns_in_every_setting(settings, dtype, other):
 def test_many_rows_of_few_columns(dtype, other):
     # more tiles than are resident, and a last one that is not all there
     for width, rows in [(3, 300001), (10, 200003), (24, 100001), (49, 50001), (255, 20003)]:
+        run(((rows // STEP, width), [-1]), dtype, other)
+
+
+# Rows that are no whole vectors of 16 bytes, and longer than tiles have them: a block, or a cluster
+# of blocks, has a row.
+OF_BLOCKS = [513, 519, 777, 1001, 1002, 1023, 1540, 2049, 3071, 4097, 5003, 8190, 8191]
+OF_CLUSTERS = [8193, 10001, 12293, 16379, 16385, 20001, 33333, 50002]
+
+
+@types
+def test_rows_of_odd_widths(dtype, other):
+    for width in OF_BLOCKS[:: 3 if test_cuda.SMALL else 1]:
+        run(((64 + width % 150, width), [-1]), dtype, other)
+
+
+@types
+def test_long_rows_of_odd_widths(dtype, other):
+    for width in OF_CLUSTERS[:: 7 if test_cuda.SMALL else 1]:
+        run(((528 + width % 20, width), [-1]), dtype, other)
+
+
+@types
+def test_few_long_rows_of_odd_widths(dtype, other):
+    for width in [10001, 20001, 100001]:
+        run(((100, width), [-1]), dtype, other)
+
+
+@types
+@pytest.mark.parametrize("settings", [
+    {"misaligned": True}, {"mean": 3e4}, {"far": 1000.0}, {"params": False}, {"formula": "rms"},
+    {"formula": "scale_only"}, {"param_type": F16},
+], ids=str)  # fmt: skip
+def test_rows_of_odd_widths_in_every_setting(settings, dtype, other):
+    for rows, width in [(101, 513), (101, 1002), (101, 4097), (530, 20001)]:
+        run(((rows, width), [-1]), dtype, other, **settings)
+
+
+@types
+def test_few_rows_of_odd_widths(dtype, other):
+    # fewer than lie to vectors alike, one to a block, or one block more
+    for rows in [1, 3, 15, 16, 17, 33]:
+        run(((rows, 1001), [-1]), dtype, other)
+
+
+@types
+def test_many_rows_of_odd_widths(dtype, other):
+    # several rows to a block, the last of which have one less
+    for width, rows in [(513, 20011), (1001, 9001), (4097, 3001), (8191, 1537)]:
         run(((rows // STEP, width), [-1]), dtype, other)
