@@ -38,7 +38,7 @@ __device__ __forceinline__ ClusterMail MailOf(const RingShape& shape, const Ring
 __device__ __forceinline__ void OpenMail(const RingShape& shape, uint64_t* barriers) {
 #if __CUDA_ARCH__ >= 900
   if (threadIdx.x == 0) {
-    const int arrivals = shape.blocks == 1 ? static_cast<int>(blockDim.x) / 32 : 1;
+    const int arrivals = shape.blocks == 1 ? static_cast<int>(blockDim.x) : 1;
     for (int i = 0; i < kMailSlots; ++i) {
       asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(
                        static_cast<unsigned>(__cvta_generic_to_shared(barriers + i))),
@@ -80,10 +80,9 @@ __device__ __forceinline__ void PostToCluster(const ClusterMail& mail, unsigned 
   float4* const place = mail.posts + slot * mail.warps + own;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (blocks == 1) {  // st.async is illegal outside of clusters
-    if (lane == 0) {
-      *place = post;
-      asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-    }
+    if (lane == 0) *place = post;
+    // By all lanes: they have read older posts, which this slot held.
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
     return;
   }
   if (threadIdx.x == 0) {
