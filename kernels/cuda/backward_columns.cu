@@ -265,6 +265,27 @@ Status LaunchAs(const BackwardPlan& plan, const BackwardBuffers& buffers, void* 
   return LaunchParams<A>(shape, problem.dparam, partials, lines, buffers, stream);
 }
 
+// The general kernels have no activation inside: its gradient is a pass of its own, to the
+// workspace behind theirs.
+int64_t GeneralBytes(const BackwardPlan& plan) {
+  return BackwardGeneralBytes(plan) +
+         (ActivatedInColumns(plan.problem) ? ActivationGradientBytes(plan.problem) : 0);
+}
+
+Status LaunchGeneral(const BackwardPlan& plan, const BackwardBuffers& buffers, void* workspace,
+                     void* stream) {
+  if (!ActivatedInColumns(plan.problem)) {
+    return LaunchBackwardGeneral(plan, buffers, workspace, stream);
+  }
+  BackwardBuffers activated = buffers;
+  void* const dy = static_cast<char*>(workspace) + BackwardGeneralBytes(plan);
+  NV_NORMS_RETURN_IF_ERROR(LaunchActivationGradient(plan.problem, buffers, dy, stream));
+  activated.dy = dy;
+  BackwardPlan plain = plan;
+  plain.problem.activation = Activation();
+  return LaunchBackwardGeneral(plain, activated, workspace, stream);
+}
+
 }  // namespace
 
 void PlanBackwardColumns(BackwardPlan* plan) {
@@ -283,7 +304,7 @@ void PlanBackwardColumns(BackwardPlan* plan) {
   plan->workspace = PartialsBytes(*plan) + Align16(TermsBytes(plan->problem)) +
                     Align16(XhatLineBytes(plan->problem)) + RowParamsBytes(*plan);
   if (GeneralMaySuitColumns(geometry.columns, plan->slabs, /*backward=*/true)) {
-    plan->workspace = std::max(plan->workspace, BackwardGeneralBytes(*plan));
+    plan->workspace = std::max(plan->workspace, GeneralBytes(*plan));
   }
   PlanBackwardColumnsResident(plan);
   PlanBackwardColumnsStream(plan);
@@ -315,9 +336,8 @@ Status LaunchBackwardColumns(const BackwardPlan& plan, const BackwardBuffers& bu
                        VectorAligned(buffers.dy, problem.dy, kColumnVector) &&
                        VectorAligned(buffers.dx, problem.dx, kColumnVector);
   const int vector = vectors ? kColumnVector : 1;
-  if (!ActivatedInColumns(problem) &&
-      GeneralSuitsColumns(problem.geometry.columns, plan.slabs, vector, /*backward=*/true)) {
-    return LaunchBackwardGeneral(plan, buffers, workspace, stream);
+  if (GeneralSuitsColumns(problem.geometry.columns, plan.slabs, vector, /*backward=*/true)) {
+    return LaunchGeneral(plan, buffers, workspace, stream);
   }
   const auto launch = [&](auto* tag) {
     using A = std::remove_pointer_t<decltype(tag)>;
