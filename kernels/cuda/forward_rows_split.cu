@@ -24,6 +24,7 @@ struct Arguments {
 template <typename A, int VEC, typename Types = AnyTypes<A>>
 __global__ void __launch_bounds__(kSplitThreads)
     TileMomentsKernel(const __grid_constant__ Arguments args) {
+  LetNextKernelStart();
   constexpr int kItems = kSplitItems / VEC;
   __shared__ BlockStorage<1, A> first_storage;
   __shared__ BlockStorage<2, A> second_storage;
@@ -69,8 +70,10 @@ template <typename A>
 __global__ void __launch_bounds__(kMergeThreads)
     MergeTilesKernel(const __grid_constant__ ForwardProblem problem, const ForwardBuffers buffers,
                      const Moments* tiles, int64_t count, Scaling<A>* scaling) {
+  LetNextKernelStart();
   __shared__ Moments warps[kMergeThreads / 32];
   const int64_t row = blockIdx.x;
+  WaitForKernelBefore();
   Moments moments = {0, 0, 0};
   for (int64_t i = threadIdx.x; i < count; i += kMergeThreads) {
     moments = Merge(moments, tiles[row * count + i]);
@@ -112,6 +115,7 @@ __global__ void __launch_bounds__(kApplyThreads)
         LoadVector<A, VEC, typename Types::X>(args.x, args.buffers.x, row * args.cols + c, x[j]);
       }
     }
+    WaitForKernelBefore();
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
       const int64_t row = start + j * step;
@@ -165,15 +169,18 @@ Status LaunchAs(const ForwardPlan& plan, const ForwardBuffers& buffers, void* wo
   NV_NORMS_RETURN_IF_ERROR(LaunchKernel("moments of tiles", kernels.moments,
                                         static_cast<unsigned>(rows * tiles), kSplitThreads, 0, 1,
                                         stream, args));
+  LaunchAttributes attributes;
+  attributes.early = plan.device.capability >= 90;
   NV_NORMS_RETURN_IF_ERROR(LaunchKernel("merging of tiles", MergeTilesKernel<A>,
-                                        static_cast<unsigned>(rows), kMergeThreads, 0, 1, stream,
-                                        problem, buffers, moments, tiles, scaling));
+                                        static_cast<unsigned>(rows), kMergeThreads, 0, attributes,
+                                        stream, problem, buffers, moments, tiles, scaling));
   const int64_t strips = CeilDiv(args.cols, kApplyThreads * vector);
   const int64_t chunks = std::min<int64_t>(
       {rows, 65535, std::max<int64_t>(1, CeilDiv(16 * plan.device.multiprocessors, strips))});
   return LaunchKernel("normalization of split rows", kernels.apply,
                       dim3(static_cast<unsigned>(strips), static_cast<unsigned>(chunks)),
-                      kApplyThreads, 0, 1, stream, args, static_cast<const Scaling<A>*>(scaling));
+                      kApplyThreads, 0, attributes, stream, args,
+                      static_cast<const Scaling<A>*>(scaling));
 }
 
 }  // namespace
