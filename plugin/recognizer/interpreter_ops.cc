@@ -229,6 +229,7 @@ std::optional<Value> Interpreter::Slice(int node, const Value& input) {
   const auto stride = IntConstant(view_, view_.inputs(node)[3].node);
   if (!begin || !stride) return std::nullopt;
   const size_t entries = begin->values.size();
+  if (stride->values.size() != entries) return std::nullopt;
   const auto bit = [&](const char* mask, size_t i) {
     return (view_.GetInt(node, mask, 0) >> i & 1) != 0;
   };
@@ -265,6 +266,7 @@ std::optional<Value> Interpreter::SliceGrad(int node) {
   const Value* input = Eval(view_.inputs(node)[4]);
   if (!begin || !stride || input == nullptr) return std::nullopt;
   const size_t entries = begin->values.size();
+  if (stride->values.size() != entries) return std::nullopt;
   const size_t rank = input->dims.size();
   const auto bit = [&](const char* mask, size_t i) {
     return (view_.GetInt(node, mask, 0) >> i & 1) != 0;

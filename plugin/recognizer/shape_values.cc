@@ -195,7 +195,8 @@ std::optional<SizeTensor> Interpreter::SizesOfNode(TensorId tensor, int depth) {
   }
   if (op == "Range") {
     const auto from = in(0), to = in(1), step = in(2);
-    if (!from || !to || !step || !from->values[0].known() || !to->values[0].known() ||
+    if (!from || !to || !step || from->values.size() != 1 || to->values.size() != 1 ||
+        step->values.size() != 1 || !from->values[0].known() || !to->values[0].known() ||
         !step->values[0].Is(1)) {
       return std::nullopt;
     }
@@ -269,8 +270,11 @@ std::optional<SizeTensor> Interpreter::SizesOfNode(TensorId tensor, int depth) {
         mapped.values.push_back(
             Size(static_cast<int64_t>(to.find(from[axis < 0 ? axis + rank : axis]))));
       } else {
-        if (static_cast<int64_t>(sizes->values.size()) != rank) return std::nullopt;
-        mapped.values.push_back(sizes->values[from.find(to[i])]);
+        const size_t at = from.find(to[i]);
+        if (static_cast<int64_t>(sizes->values.size()) != rank || at == std::string::npos) {
+          return std::nullopt;
+        }
+        mapped.values.push_back(sizes->values[at]);
       }
     }
     return mapped;
@@ -278,12 +282,14 @@ std::optional<SizeTensor> Interpreter::SizesOfNode(TensorId tensor, int depth) {
   if (inputs.size() == 2) {
     const auto a = in(0), b = in(1);
     if (!a || !b) return std::nullopt;
-    const SizeTensor& longer = a->values.size() >= b->values.size() ? *a : *b;
+    // One number is beside as many as the other has, none of them included: the axes of a mean of a
+    // scalar, plus its rank.
     if (a->values.size() != b->values.size() && a->values.size() != 1 && b->values.size() != 1) {
       return std::nullopt;
     }
+    const size_t count = a->values.size() == 1 ? b->values.size() : a->values.size();
     SizeTensor result{a->scalar && b->scalar, {}};
-    for (size_t i = 0; i < longer.values.size(); ++i) {
+    for (size_t i = 0; i < count; ++i) {
       const auto value = Arithmetic(op, a->values[a->values.size() == 1 ? 0 : i],
                                     b->values[b->values.size() == 1 ? 0 : i]);
       if (!value) return std::nullopt;

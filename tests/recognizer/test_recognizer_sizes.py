@@ -152,3 +152,23 @@ def test_count_in_a_type_that_holds_it(rng, dtype) -> None:
     mean = np.square(x, dtype=np.float64).mean(-1, keepdims=True)
     graph = _rms_norm_with_count(count_of, (None, None))
     check(graph, {"x": x}, x / np.sqrt(mean + 1e-3), 1)
+
+
+@pytest.mark.parametrize("one", [3, [3]], ids=["scalar", "vector"])
+@pytest.mark.parametrize("swap", [False, True], ids=["none_first", "none_last"])
+@pytest.mark.parametrize(
+    "op", [tf.add, tf.math.floormod, tf.multiply, tf.math.floordiv, tf.maximum]
+)
+def test_no_sizes_beside_one_number(rng, op, swap: bool, one: int | list[int]) -> None:
+    """As the gradient of a mean of a scalar computes its axes: none, plus the rank, modulo it."""
+
+    def make() -> None:
+        x = placeholder("x", (None, 8))
+        none = tf.constant([], tf.int32)
+        number = tf.constant(one, tf.int32)
+        also_none = op(number, none) if swap else op(none, number)
+        y = tf.reshape(x, tf.concat([also_none, tf.shape(x)], 0))
+        tf.identity(layer_norm(y), name="y")
+
+    x = _rows(rng, 5, 8)
+    check(trace(make), {"x": x}, oracle.layer_norm(x).y, 1)
