@@ -277,7 +277,11 @@ class GradientSearch {
         }
         terms.push_back({core[i].tensor, core[i].inverted});
         const Value* term = interpreter_->Eval(core[i].tensor);
-        ok = term != nullptr;
+        // What varies along axes that dx has not is no term of it, and would cost the product of
+        // all of them.
+        ok = term != nullptr &&
+             std::all_of(term->numbers.atoms.begin(), term->numbers.atoms.end(),
+                         [&](Atom atom) { return reference_->dx.VariesAlong(atom); });
         if (ok) sum = Zip(sum, term->numbers, core[i].inverted ? Minus : Plus);
       }
       if (interpreter_->restart()) return;

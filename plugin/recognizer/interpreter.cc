@@ -11,7 +11,6 @@
 namespace nv_norms {
 namespace {
 
-constexpr int kMaxAtoms = 8;        // tiny arrays stay below 4^8 numbers
 constexpr int kMaxNumberDepth = 8;  // constants and counts are near
 
 // SplitMix64 (Steele, Lea, Flood 2014): one step of a counter-based generator.

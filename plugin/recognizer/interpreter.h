@@ -53,6 +53,7 @@ class Interpreter {
   // The draws differ in values, in scale (from 1e-6 to 1e5; the scene's in the last one), in the
   // tiny sizes and in what is taken for the unknown ones.
   static constexpr int kNumDraws = 5;
+  static constexpr size_t kMaxAtoms = 8;  // of a tensor: tiny arrays stay below 4^8 numbers
   // Of a draw, as its axes turn out to be finer.
   static constexpr int kMaxRestarts = 40;
 

@@ -96,6 +96,7 @@ std::optional<Value> Interpreter::Elementwise(int node) {
   const bool one_shape = op == "AddN" || (op.size() > 4 && op.substr(op.size() - 4) == "Grad");
   const Certainty certainty = one_shape ? Certainty::kSure : Certainty::kUnlessOne;
   if (!Done(AlignForBroadcast(dims, certainty, axes_, &out.dims))) return std::nullopt;
+  if (out.Flat().size() > kMaxAtoms) return std::nullopt;
   if (op == "_UnaryOpsComposition") {
     auto names = view_.def(node).attr().find("op_names");
     if (names == view_.def(node).attr().end()) return std::nullopt;
