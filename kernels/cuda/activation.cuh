@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/launch.cuh"
 
 namespace nv_norms {
 namespace cuda {
@@ -46,6 +47,23 @@ Status LaunchActivation(const ForwardProblem& problem, void* y, void* stream);
 int64_t ActivationGradientBytes(const BackwardProblem& problem);
 Status LaunchActivationGradient(const BackwardProblem& problem, const BackwardBuffers& buffers,
                                 void* to, void* stream);
+
+// The problem without its activation.
+template <typename Plan>
+Plan WithoutActivation(Plan plan) {
+  plan.problem.activation = Activation();
+  return plan;
+}
+
+// The activation's gradient to `dy`, then launch(plan, buffers) of the norm alone.
+template <typename Launch>
+Status LaunchApart(const BackwardPlan& plan, const BackwardBuffers& buffers, void* dy, void* stream,
+                   const Launch& launch) {
+  NV_NORMS_RETURN_IF_ERROR(LaunchActivationGradient(plan.problem, buffers, dy, stream));
+  BackwardBuffers activated = buffers;
+  activated.dy = dy;
+  return launch(WithoutActivation(plan), activated);
+}
 
 // NaN stays.
 __device__ __forceinline__ double AtLeast(double t, double least) { return t < least ? least : t; }

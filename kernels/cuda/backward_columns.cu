@@ -277,13 +277,11 @@ Status LaunchGeneral(const BackwardPlan& plan, const BackwardBuffers& buffers, v
   if (!ActivatedInColumns(plan.problem)) {
     return LaunchBackwardGeneral(plan, buffers, workspace, stream);
   }
-  BackwardBuffers activated = buffers;
   void* const dy = static_cast<char*>(workspace) + BackwardGeneralBytes(plan);
-  NV_NORMS_RETURN_IF_ERROR(LaunchActivationGradient(plan.problem, buffers, dy, stream));
-  activated.dy = dy;
-  BackwardPlan plain = plan;
-  plain.problem.activation = Activation();
-  return LaunchBackwardGeneral(plain, activated, workspace, stream);
+  return LaunchApart(plan, buffers, dy, stream,
+                     [&](const BackwardPlan& plain, const BackwardBuffers& activated) {
+                       return LaunchBackwardGeneral(plain, activated, workspace, stream);
+                     });
 }
 
 }  // namespace

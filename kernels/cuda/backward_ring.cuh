@@ -314,20 +314,6 @@ BackwardRingPointer BackwardRingKernelFor(DType x, DType dy, bool by_row, const 
                 : BackwardRingKernelFor<Kernels, false>(x, dy, shape);
 }
 
-// That for rows with a rim. Kernels has Rim<T, D>(shape).
-template <typename Kernels>
-BackwardRingPointer BackwardRimKernelFor(DType x, DType dy, const RingShape& shape) {
-  if (x == DType::kFloat && dy == DType::kHalf) {
-    return Kernels::template Rim<float, __half>(shape);
-  }
-  if (x == DType::kFloat && dy == DType::kBfloat16) {
-    return Kernels::template Rim<float, __nv_bfloat16>(shape);
-  }
-  if (x == DType::kFloat) return Kernels::template Rim<float, float>(shape);
-  if (x == DType::kHalf) return Kernels::template Rim<__half, __half>(shape);
-  return Kernels::template Rim<__nv_bfloat16, __nv_bfloat16>(shape);
-}
-
 // The kernel of teams that are clusters; null where there is none for these types.
 BackwardRingPointer BackwardClusterKernel(DType x, DType dy, bool by_row, const RingShape& shape);
 // That of teams of the grid.

@@ -164,7 +164,7 @@ struct Kernels {
 }  // namespace
 
 BackwardRingPointer BackwardClusterKernel(DType x, DType dy, bool by_row, const RingShape& shape) {
-  return shape.rim ? BackwardRimKernelFor<Kernels>(x, dy, shape)
+  return shape.rim ? RimKernelFor<BackwardRingPointer, Kernels>(x, dy, shape)
                    : BackwardRingKernelFor<Kernels>(x, dy, by_row, shape);
 }
 

@@ -135,7 +135,7 @@ struct Kernels {
 BackwardRingPointer KernelFor(DType x, DType dy, bool by_row, const RingShape& shape) {
   if (shape.team == Team::kCluster) return BackwardClusterKernel(x, dy, by_row, shape);
   if (shape.team == Team::kGrid) return BackwardTeamKernel(x, dy, by_row, shape);
-  return shape.rim ? BackwardRimKernelFor<Kernels>(x, dy, shape)
+  return shape.rim ? RimKernelFor<BackwardRingPointer, Kernels>(x, dy, shape)
                    : BackwardRingKernelFor<Kernels>(x, dy, by_row, shape);
 }
 

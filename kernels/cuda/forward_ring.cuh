@@ -71,19 +71,6 @@ ForwardRingPointer ForwardRingKernelFor(DType x, DType y, bool by_row, const Rin
                 : ForwardRingKernelFor<Kernels, false>(x, y, shape);
 }
 
-// That for rows with a rim. Kernels has Rim<T, Y>(shape).
-template <typename Kernels>
-ForwardRingPointer ForwardRimKernelFor(DType x, DType y, const RingShape& shape) {
-  if (x == DType::kFloat && y == DType::kHalf) return Kernels::template Rim<float, __half>(shape);
-  if (x == DType::kFloat && y == DType::kBfloat16) {
-    return Kernels::template Rim<float, __nv_bfloat16>(shape);
-  }
-  if (x != y) return nullptr;
-  if (x == DType::kFloat) return Kernels::template Rim<float, float>(shape);
-  if (x == DType::kHalf) return Kernels::template Rim<__half, __half>(shape);
-  return Kernels::template Rim<__nv_bfloat16, __nv_bfloat16>(shape);
-}
-
 // (x - shift) * rstd + offset is xhat.
 struct ForwardLine {
   float shift;

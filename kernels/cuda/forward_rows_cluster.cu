@@ -199,7 +199,7 @@ struct Kernels {
 }  // namespace
 
 ForwardRingPointer ForwardClusterKernel(DType x, DType y, bool by_row, const RingShape& shape) {
-  return shape.rim ? ForwardRimKernelFor<Kernels>(x, y, shape)
+  return shape.rim ? RimKernelFor<ForwardRingPointer, Kernels>(x, y, shape)
                    : ForwardRingKernelFor<Kernels>(x, y, by_row, shape);
 }
 

@@ -229,7 +229,7 @@ ForwardRingPointer KernelFor(DType x, DType y, bool by_row, const RingShape& sha
   if (x == DType::kDouble) return nullptr;
   if (shape.team == Team::kCluster) return ForwardClusterKernel(x, y, by_row, shape);
   if (shape.team == Team::kGrid) return ForwardTeamKernel(x, y, by_row, shape);
-  return shape.rim ? ForwardRimKernelFor<Kernels>(x, y, shape)
+  return shape.rim ? RimKernelFor<ForwardRingPointer, Kernels>(x, y, shape)
                    : ForwardRingKernelFor<Kernels>(x, y, by_row, shape);
 }
 

@@ -91,13 +91,6 @@ Status PlanBackward(const BackwardProblem& problem, const Device& device, bool w
 
 namespace {
 
-// The problem without its activation.
-template <typename Plan>
-Plan WithoutActivation(Plan plan) {
-  plan.problem.activation = Activation();
-  return plan;
-}
-
 Status LaunchNorm(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,
                   void* stream) {
   const ForwardProblem& problem = plan.problem;
@@ -170,12 +163,12 @@ Status Launch(const BackwardPlan& plan, const BackwardBuffers& buffers, void* wo
         LaunchBackwardSegmentsOnChip(plan, buffers, workspace, stream, &launched));
     if (launched) return Status();
   }
-  BackwardBuffers activated = buffers;
   void* const dy =
       static_cast<char*>(workspace) + plan.workspace - ActivationGradientBytes(problem);
-  NV_NORMS_RETURN_IF_ERROR(LaunchActivationGradient(problem, buffers, dy, stream));
-  activated.dy = dy;
-  return LaunchNorm(WithoutActivation(plan), activated, workspace, stream);
+  return LaunchApart(plan, buffers, dy, stream,
+                     [&](const BackwardPlan& plain, const BackwardBuffers& activated) {
+                       return LaunchNorm(plain, activated, workspace, stream);
+                     });
 }
 
 }  // namespace cuda

@@ -52,19 +52,8 @@ struct PipeSummer : PipePlaces {
       }
     }
 
-    // From here on sum and squares are a mean, about what is now the reference, the same in all of
-    // the warp's lanes with these columns, and squares about it; of all these lanes.
     __device__ __forceinline__ void Merge(int vectors, bool shift) {
-      const float inverse = count > 0 && shift ? 1.0f / count : 0.0f;
-#pragma unroll
-      for (int v = 0; v < kVec; ++v) {
-        const float mean = sum[v] * inverse;
-        const float common = __shfl_sync(0xffffffffu, reference[v], threadIdx.x % vectors);
-        squares[v] -= sum[v] * mean;
-        sum[v] = count > 0 ? (reference[v] - common) + mean : 0.0f;
-        reference[v] = common;
-      }
-      MergeLanes(vectors, count, sum, squares);
+      MergeThreads(vectors, shift, count, reference, sum, squares);
     }
   };
 

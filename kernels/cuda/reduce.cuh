@@ -45,6 +45,25 @@ __device__ __forceinline__ void MergeLanes(int vectors, float& count, float (&me
   }
 }
 
+// Sums of x - reference and of its square, each thread's about a reference of its own, to what is
+// of all lanes with these columns: sum becomes a mean, about what is now the reference, the same in
+// all of them, and squares those about it. Unless `shift`, the references are 0 and stay so.
+template <int N>
+__device__ __forceinline__ void MergeThreads(int vectors, bool shift, float& count,
+                                             float (&reference)[N], float (&sum)[N],
+                                             float (&squares)[N]) {
+  const float inverse = count > 0 && shift ? 1.0f / count : 0.0f;
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    const float mean = sum[n] * inverse;
+    const float common = __shfl_sync(0xffffffffu, reference[n], threadIdx.x % vectors);
+    squares[n] -= sum[n] * mean;
+    sum[n] = count > 0 ? (reference[n] - common) + mean : 0.0f;
+    reference[n] = common;
+  }
+  MergeLanes(vectors, count, sum, squares);
+}
+
 // One for each reduction of a kernel: nothing is written twice, so one barrier is enough.
 template <int N, typename A>
 struct alignas(16) BlockStorage {

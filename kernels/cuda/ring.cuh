@@ -115,6 +115,20 @@ __device__ __forceinline__ void LoadOwn(const RingPlace& place, int items, DType
   });
 }
 
+// The kernel for rows with a rim: x, in the gradient dx, of one type, y or dy of another. Null
+// where there is none. Kernels has Rim<T, O>(shape).
+template <typename Pointer, typename Kernels>
+Pointer RimKernelFor(DType x, DType other, const RingShape& shape) {
+  if (x == DType::kFloat) {
+    if (other == DType::kHalf) return Kernels::template Rim<float, __half>(shape);
+    if (other == DType::kBfloat16) return Kernels::template Rim<float, __nv_bfloat16>(shape);
+    return Kernels::template Rim<float, float>(shape);
+  }
+  if (x != other) return nullptr;
+  if (x == DType::kHalf) return Kernels::template Rim<__half, __half>(shape);
+  return Kernels::template Rim<__nv_bfloat16, __nv_bfloat16>(shape);
+}
+
 // Whether rows with parameters of their own may be so long and so many.
 inline bool ByRowFits(const RowLayout& layout, int64_t size) {
   constexpr int64_t kMost = (int64_t{1} << 31) - 1;
