@@ -18,7 +18,7 @@ constexpr int kGradientNumbers = 3;  // of a column, e = x - mean: sums of e, dy
 
 // Where things are in shared memory, after the tiles.
 struct GradientScratch {
-  float* entries;  // [entries, columns, 3]
+  float* entries;  // [entries, 3, columns spread]
   double* sums;    // [readers, columns, 3]
   float* gammas;   // [columns]
   float* means;    // [2, columns], as the forward pass stored them: of every other unit
@@ -84,7 +84,7 @@ __device__ __forceinline__ void TermsOfColumns(const StripShape& shape, Formula 
     double sums[3] = {0, 0, 0};
 #pragma unroll 1
     for (int m = lane; m < members; m += lanes) {
-      const int column = m / shape.depth * shape.channels + g * shape.depth + m % shape.depth;
+      const int column = ColumnOfMember(shape, g, m);
       const double gamma = scratch.gammas[column];
       sums[0] += scratch.sums[3 * column];
       sums[1] += gamma * scratch.sums[3 * column + 1];
@@ -221,10 +221,10 @@ struct BackwardBody {
       if (threadIdx.x < shape.columns) first_line = LoadLine(place.group, threadIdx.x);
     }
     if constexpr (ROWS) row_sums.Clear(shape);
+    exchange.Clear();
   }
 
   __device__ __forceinline__ void Ready() {
-    exchange.Clear();
 #pragma unroll 1
     for (int c = threadIdx.x; c < shape.columns; c += kResidentThreads) {
       Means(0)[c] = c < kResidentThreads ? first_mean : LoadMean(place.group, c);
@@ -322,13 +322,12 @@ struct BackwardBody {
     }
     const int entry = shape.merge_lanes ? threadIdx.x / 32 : place.row;
     if (shape.merge_lanes ? threadIdx.x % 32 < shape.vectors : place.active) {
-      float* to =
-          scratch.entries + (entry * shape.columns + place.vector * kVec) * kGradientNumbers;
+      float* to = scratch.entries + entry * kGradientNumbers * shape.columns + place.vector;
 #pragma unroll
       for (int v = 0; v < kVec; ++v) {
-        to[kGradientNumbers * v] = e_sum[v];
-        to[kGradientNumbers * v + 1] = dy_sum[v];
-        to[kGradientNumbers * v + 2] = dy_e_sum[v];
+        to[v * shape.vectors] = e_sum[v];
+        to[v * shape.vectors + shape.columns] = dy_sum[v];
+        to[v * shape.vectors + 2 * shape.columns] = dy_e_sum[v];
       }
     }
     __syncthreads();
@@ -340,11 +339,12 @@ struct BackwardBody {
     ColumnSums<kGradientNumbers>(
         shape, shape.entries, scratch.sums,
         [&](int reader, int count, int column, double (&sums)[kGradientNumbers]) {
-#pragma unroll 1
+          const float* const from = scratch.entries + SpreadColumn<kVec>(shape, column);
+#pragma unroll 4
           for (int row = reader; row < count; row += shape.readers) {
-            const float* at = scratch.entries + (row * shape.columns + column) * kGradientNumbers;
+            const float* at = from + row * kGradientNumbers * shape.columns;
 #pragma unroll
-            for (int k = 0; k < kGradientNumbers; ++k) sums[k] += at[k];
+            for (int k = 0; k < kGradientNumbers; ++k) sums[k] += at[k * shape.columns];
           }
         });
     if (shape.blocks > 1) exchange.Send(scratch.sums);
@@ -380,11 +380,14 @@ struct BackwardBody {
 
   __device__ __forceinline__ void TakeTerms() {
     if (!place.active) return;
+    const int column = place.vector * kVec;
+    if constexpr (!ACTIVATED) LoadColumns(scratch.gammas + column, scale);
+    StatsOfNeighbours of(shape, column);
 #pragma unroll
     for (int v = 0; v < kVec; ++v) {
-      const int column = place.vector * kVec + v;
-      const GradientTerms<float> terms = scratch.stats[StatOf(shape, column)];
-      if constexpr (!ACTIVATED) scale[v] = terms.rstd * scratch.gammas[column];
+      const GradientTerms<float> terms = scratch.stats[of.stat];
+      of.Advance(shape);
+      if constexpr (!ACTIVATED) scale[v] *= terms.rstd;
       slope[v] = terms.rstd * terms.slope;
       shift[v] = terms.low * slope[v] - terms.rstd * terms.w_mean;
       if constexpr (ROWS) {

@@ -61,6 +61,44 @@ __device__ __forceinline__ int StatOf(const StripShape& shape, int column) {
   return (shape.fold == 1 ? column : column % shape.channels) / shape.depth;
 }
 
+// The statistics of neighbouring columns, one after the other: divisions for the first alone.
+struct StatsOfNeighbours {
+  int stat;
+  int left;     // columns of it, from this one on
+  int to_wrap;  // columns to the strip's first statistic again, where several rows are one
+
+  __device__ __forceinline__ StatsOfNeighbours(const StripShape& shape, int column) {
+    const int channel = shape.fold == 1 ? column : column % shape.channels;
+    stat = channel / shape.depth;
+    left = (stat + 1) * shape.depth - channel;
+    to_wrap = shape.fold == 1 ? shape.columns : shape.channels - channel;
+  }
+  __device__ __forceinline__ void Advance(const StripShape& shape) {
+    if (--to_wrap == 0) {
+      stat = 0;
+      left = shape.depth;
+      to_wrap = shape.channels;
+    } else if (--left == 0) {
+      ++stat;
+      left = shape.depth;
+    }
+  }
+};
+
+// The column among the sums of members that a statistic has: g the statistic, m < members().
+__device__ __forceinline__ int ColumnOfMember(const StripShape& shape, int g, int m) {
+  const int first = g * shape.depth;
+  if (shape.fold == 1) return first + m;
+  return first + m / shape.depth * shape.channels + m % shape.depth;
+}
+
+// Where a row of sums that threads leave has a column: neighbouring threads' numbers are side by
+// side, so that they are in different banks. VEC: columns of a thread.
+template <int VEC>
+__device__ __forceinline__ int SpreadColumn(const StripShape& shape, int column) {
+  return column % VEC * shape.vectors + column / VEC;
+}
+
 // Parameters of a tile's rows, where they belong to rows; all are asked for before one is used.
 template <int ITEMS>
 __device__ __forceinline__ void LoadRows(const StripShape& shape, const StripPlace& place,

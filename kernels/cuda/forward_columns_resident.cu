@@ -14,7 +14,7 @@ constexpr int kNumbers = 2;  // that a column's moments take
 
 // Where things are in shared memory, after the tiles.
 struct Scratch {
-  float2* entries;        // [entries, columns]: mean less the reference, sum of squares about it
+  float2* entries;        // [entries, columns spread]: mean less reference, squares about it
   float* counts;          // [entries]
   double* sums;           // [readers, columns, 2]
   float* references;      // [columns]: what the means of blocks are about
@@ -92,7 +92,7 @@ __device__ __forceinline__ void StatsOfColumns(const StripShape& shape,
     double sums[2] = {0, 0};
 #pragma unroll 1
     for (int m = lane; m < members; m += 32) {
-      const int column = m / shape.depth * shape.channels + g * shape.depth + m % shape.depth;
+      const int column = ColumnOfMember(shape, g, m);
       const double mean = scratch.sums[2 * column] * shape.inverse_rows;
       const double m2 = scratch.sums[2 * column + 1] - scratch.sums[2 * column] * mean;
       const double about = scratch.references[column] - reference + mean;
@@ -187,8 +187,8 @@ struct ForwardBody {
     __syncthreads();
   }
 
-  __device__ __forceinline__ void Start() {}
-  __device__ __forceinline__ void Ready() { exchange.Clear(); }
+  __device__ __forceinline__ void Start() { exchange.Clear(); }
+  __device__ __forceinline__ void Ready() {}
 
   __device__ __forceinline__ void Begin(int unit) {
     if (threadIdx.x < shape.columns) column = LoadColumn(unit, threadIdx.x);
@@ -235,7 +235,8 @@ struct ForwardBody {
 
   // From here on sum and squares are a mean, about the common reference, and squares about it.
   __device__ __forceinline__ void PutEntries() {
-    const float* common = scratch.references + place.vector * kVec;
+    float common[kVec];
+    LoadColumns(scratch.references + place.vector * kVec, common);
     const bool about_mean = count > 0 && problem.formula != Formula::kRms;
     const float inverse = about_mean ? 1.0f / count : 0.0f;
 #pragma unroll
@@ -247,9 +248,9 @@ struct ForwardBody {
     if (shape.merge_lanes) MergeLanes(shape.vectors, count, sum, squares);
     const int entry = shape.merge_lanes ? threadIdx.x / 32 : place.row;
     if (shape.merge_lanes ? threadIdx.x % 32 < shape.vectors : place.active) {
-      float2* to = scratch.entries + entry * shape.columns + place.vector * kVec;
+      float2* to = scratch.entries + entry * shape.columns + place.vector;
 #pragma unroll
-      for (int v = 0; v < kVec; ++v) to[v] = make_float2(sum[v], squares[v]);
+      for (int v = 0; v < kVec; ++v) to[v * shape.vectors] = make_float2(sum[v], squares[v]);
       if (place.vector == 0) scratch.counts[entry] = count;
     }
     __syncthreads();
@@ -260,9 +261,11 @@ struct ForwardBody {
     PutEntries();
     ColumnSums<kNumbers>(shape, shape.entries, scratch.sums,
                          [&](int reader, int count, int column, double (&sums)[kNumbers]) {
-#pragma unroll 1
+                           const float2* const from =
+                               scratch.entries + SpreadColumn<kVec>(shape, column);
+#pragma unroll 4
                            for (int row = reader; row < count; row += shape.readers) {
-                             const float2 at = scratch.entries[row * shape.columns + column];
+                             const float2 at = from[row * shape.columns];
                              const float numbers[kNumbers] = {at.x, at.y};
                              MomentSums::Add(numbers, scratch.counts[row], sums);
                            }
@@ -283,13 +286,17 @@ struct ForwardBody {
 
   __device__ __forceinline__ void TakeScaling() {
     if (!place.active) return;
+    const int column = place.vector * kVec;
+    LoadColumns(scratch.gammas + column, scale);
+    LoadColumns(scratch.betas + column, shift);
+    StatsOfNeighbours of(shape, column);
 #pragma unroll
     for (int v = 0; v < kVec; ++v) {
-      const int column = place.vector * kVec + v;
-      const Scaling<float> stat = scratch.stats[StatOf(shape, column)];
+      const Scaling<float> stat = scratch.stats[of.stat];
+      of.Advance(shape);
       high[v] = stat.high;
-      scale[v] = stat.rstd * scratch.gammas[column];
-      shift[v] = scratch.betas[column] - stat.low * scale[v];
+      scale[v] *= stat.rstd;
+      shift[v] -= stat.low * scale[v];
     }
   }
 

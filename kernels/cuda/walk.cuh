@@ -163,9 +163,13 @@ struct Walk {
         }
       }
     };
-    body.Start();
+    int unasked = slots;
+    const auto fill = [&](int count) {
 #pragma unroll 1
-    for (int slot = 0; slot < slots; ++slot) load();
+      for (; count > 0 && unasked > 0; --count, --unasked) load();
+    };
+    body.Start();
+    fill(kWindow);
     body.Ready();
     int sum_slot = 0;
     int apply_slot = 0;
@@ -176,6 +180,7 @@ struct Walk {
       for (; summed < end; ++summed) {
         WaitForTiles(--pending);
         Sum(sum_slot, summed);
+        fill(1);
         if (++sum_slot == slots) sum_slot = 0;
       }
       if (summed == tiles.count) body.Send(unit);
@@ -184,6 +189,7 @@ struct Walk {
     for (int unit = tiles.group(); unit < tiles.units(); unit += tiles.groups()) {
       if (summed < tiles.count) sum(unit, tiles.count);
       summed = 0;
+      fill(unasked);
       prefetch();
       if (ahead > 0 && unit + tiles.groups() < tiles.units()) sum(unit + tiles.groups(), ahead);
       body.Receive(unit);
@@ -201,16 +207,22 @@ struct Walk {
     const int window = tiles.slots() - kept;
     const int rest = tiles.count - kept;  // window or more
     int64_t base = tiles.Base(tiles.group());
+    int asked = 0;  // of the first unit's tiles that go into slots
+    const auto ask = [&](int count) {
+      const int end = min(kept + window, asked + count);
+#pragma unroll 1
+      for (; asked < end; ++asked) Load(asked, base, asked, asked < kept ? once : again);
+    };
     body.Start();
-    for (int tile = 0; tile < kept; ++tile) Load(tile, base, tile, once);
-    for (int i = 0; i < window; ++i) Load(kept + i, base, kept + i, again);
+    ask(window);
     body.Ready();
     for (int unit = tiles.group(); unit < tiles.units(); unit += tiles.groups()) {
       const bool more = unit + tiles.groups() < tiles.units();
       body.Begin(unit);
       for (int tile = 0; tile < kept; ++tile) {
-        WaitForTiles(kept + window - 1 - tile);
+        WaitForTiles(asked - 1 - tile);
         Sum(tile, tile);
+        ask(1);
       }
       int slot = 0;
       for (int i = 0; i < rest; ++i) {
