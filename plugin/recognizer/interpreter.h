@@ -123,6 +123,8 @@ class Interpreter {
 // Which axes an op of class kNorm reduces; no value if the op is not what it looks like (a batch
 // norm in inference, an activation inside).
 std::optional<std::vector<bool>> NormAxes(const GraphView& view, int node, int rank);
+// By its data_format, channels last without one.
+bool ChannelsFirst(const GraphView& view, int node);
 
 }  // namespace nv_norms
 
