@@ -8,24 +8,26 @@ slopes, for compute-sanitizer. Columns and segments: test_cuda_columns.py, test_
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-torch = pytest.importorskip("torch")
-if not torch.cuda.is_available():
-    pytest.skip("torch sees no GPU", allow_module_level=True)
-test_cuda = pytest.importorskip("test_cuda")
-library = test_cuda.library
-clear_of_zero, fresh, poisoned = test_cuda.clear_of_zero, test_cuda.fresh, test_cuda.poisoned
-rounds, run_case, views = test_cuda.rounds, test_cuda.run_case, test_cuda.views
-EPSILON, SMALL, SLOPES, ULP = (
-    test_cuda.EPSILON, test_cuda.SMALL, test_cuda.SLOPES, test_cuda.ULP,
-)  # fmt: skip
-F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+from cuda_cases import (
+    BF16,
+    EPSILON,
+    F16,
+    F32,
+    F64,
+    SLOPES,
+    SMALL,
+    ULP,
+    clear_of_zero,
+    fresh,
+    library,
+    poisoned,
+    rounds,
+    run_case,
+    torch,
+    views,
+)
 
 # Rows by columns and by runs, columns, general layouts; odd sizes, channels fewer than a vector
 ACTIVATED = [

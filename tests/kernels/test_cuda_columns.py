@@ -8,21 +8,10 @@ NV_NORMS_SMALL=1 leaves out the large sizes, for compute-sanitizer.
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-torch = pytest.importorskip("torch")
-if not torch.cuda.is_available():
-    pytest.skip("torch sees no GPU", allow_module_level=True)
-test_cuda = pytest.importorskip("test_cuda")
-library = test_cuda.library
-run_case = test_cuda.run_case
-F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+from cuda_cases import BF16, F16, F32, F64, SLOPES, SMALL, library, run_case, run_mixed, torch
 
 # shape, groups, channels last: one block to a strip, several, and more than fits on the chip; rows
 # of whole vectors, of part of one (3, 5, 6 channels), wide groups, a single group, tiny images
@@ -49,8 +38,8 @@ BEYOND = [
     ((2, 1500001, 32), 32, True),
 ]  # fmt: skip
 LARGE += BEYOND
-ALL = SHAPES + MIDDLE + ([] if test_cuda.SMALL else LARGE)
-large = pytest.mark.skipif(test_cuda.SMALL, reason="large")
+ALL = SHAPES + MIDDLE + ([] if SMALL else LARGE)
+large = pytest.mark.skipif(SMALL, reason="large")
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
@@ -68,9 +57,9 @@ def test_mixed_types(case, dtype, dy_type, out_type):
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
-@pytest.mark.parametrize("other", [F16] if test_cuda.SMALL else [F16, BF16], ids=str)
+@pytest.mark.parametrize("other", [F16] if SMALL else [F16, BF16], ids=str)
 def test_mixed_precision_in_every_cut(case, other):
-    test_cuda.run_mixed(case, other)
+    run_mixed(case, other)
 
 
 @pytest.mark.parametrize("case", [
@@ -81,7 +70,7 @@ def test_mixed_precision_in_every_cut(case, other):
     {"formula": "scale_only"}, {"param_type": F16},
 ], ids=str)  # fmt: skip
 def test_mixed_precision(case, settings):
-    test_cuda.run_mixed(case, BF16, **settings)
+    run_mixed(case, BF16, **settings)
 
 
 @pytest.mark.parametrize("formula", ["scale_only", "rms"])
@@ -117,14 +106,14 @@ def test_misaligned_tensors(case, dtype):
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
-@pytest.mark.parametrize("dtype", [F32, F16] if test_cuda.SMALL else [F32, F16, BF16, F64], ids=str)
+@pytest.mark.parametrize("dtype", [F32, F16] if SMALL else [F32, F16, BF16, F64], ids=str)
 @pytest.mark.parametrize("slope", [0.0, "silu"])
 def test_activation_in_every_cut(case, dtype, slope):
     run_case(case, dtype, param_type=F64 if dtype == F64 else F32, slope=slope)
 
 
-@pytest.mark.parametrize("case", [*SHAPES, *([] if test_cuda.SMALL else BEYOND)], ids=str)
-@pytest.mark.parametrize("slope", [0.3] if test_cuda.SMALL else test_cuda.SLOPES)
+@pytest.mark.parametrize("case", [*SHAPES, *([] if SMALL else BEYOND)], ids=str)
+@pytest.mark.parametrize("slope", [0.3] if SMALL else SLOPES)
 def test_every_slope(case, slope):
     run_case(case, slope=slope)
 
@@ -133,7 +122,7 @@ def test_every_slope(case, slope):
 @pytest.mark.parametrize("other", [F16, BF16], ids=str)
 @pytest.mark.parametrize("slope", [0.5, "silu"])
 def test_activation_of_mixed_precision_in_every_cut(case, other, slope):
-    test_cuda.run_mixed(case, other, slope=slope)
+    run_mixed(case, other, slope=slope)
 
 
 @pytest.mark.parametrize("case", [((2, 700, 32), 32, True), ((2, 700, 32), 4, True)], ids=str)
@@ -146,7 +135,7 @@ def test_activation_of_mixed_types(case, dtype, dy_type, out_type):
 
 @pytest.mark.parametrize("case", [
     ((2, 700, 32), 32, True), ((2, 20000, 64), 8, True), ((2, 64, 3), 3, True), MIDDLE[1],
-    *([] if test_cuda.SMALL else BEYOND),
+    *([] if SMALL else BEYOND),
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("settings", [
     {"misaligned": True}, {"mean": 1e4}, {"mean": 1e6}, {"params": False}, {"formula": "rms"},
@@ -161,7 +150,7 @@ def test_activation_in_other_settings(case, settings, slope):
 @pytest.mark.parametrize("slope", [0.0, 0.3, -0.5, 2.0])
 @pytest.mark.parametrize("dtype", [F32, F16], ids=str)
 @pytest.mark.parametrize("shape", [
-    (3, 700, 24), *([] if test_cuda.SMALL else [(2, 40000, 32), (4, 300001, 32)]),
+    (3, 700, 24), *([] if SMALL else [(2, 40000, 32), (4, 300001, 32)]),
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("misaligned", [False, True])
 def test_activation_of_extremes(shape, dtype, slope, misaligned):

@@ -8,21 +8,21 @@ out the large sizes, for compute-sanitizer.
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-torch = pytest.importorskip("torch")
-if not torch.cuda.is_available():
-    pytest.skip("torch sees no GPU", allow_module_level=True)
-test_cuda = pytest.importorskip("test_cuda")
-library = test_cuda.library
-run_case = test_cuda.run_case
-F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
+from cuda_cases import (
+    AXIS_SETTINGS,
+    BF16,
+    F16,
+    F32,
+    SMALL,
+    library,
+    run_case,
+    run_mixed,
+    torch,
+    within,
+)
 
 # The borders of the rules for strips and threads, and beyond; strips that do not divide a row,
 # narrow ones, rows of whole vectors of 16 bytes, of 8, of 4 and of none.
@@ -36,9 +36,9 @@ LARGE = [
     (64, 96, 3136), (2, 64, 65536), (300, 49, 512), (9, 512, 1032), (40, 768, 136), (128, 384, 196),
     (700, 16, 256), (130, 200, 1004),
 ]  # fmt: skip
-ALL = SHAPES[1::4] if test_cuda.SMALL else SHAPES + LARGE
+ALL = SHAPES[1::4] if SMALL else SHAPES + LARGE
 SOME = [(3, 96, 200), (2, 384, 196), (9, 24, 264), (2, 700, 40)]
-large = pytest.mark.skipif(test_cuda.SMALL, reason="large")
+large = pytest.mark.skipif(SMALL, reason="large")
 
 
 @pytest.mark.parametrize("shape", ALL, ids=str)
@@ -50,10 +50,10 @@ def test_every_cut(shape, dtype):
 @pytest.mark.parametrize("shape", ALL, ids=str)
 @pytest.mark.parametrize("other", [F16, BF16], ids=str)
 def test_mixed_precision_in_every_cut(shape, other):
-    test_cuda.run_mixed((shape, [1]), other)
+    run_mixed((shape, [1]), other)
 
 
-@pytest.mark.parametrize("shape", SHAPES[::3] if test_cuda.SMALL else SHAPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES[::3] if SMALL else SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", [F32, F16], ids=str)
 def test_many_units_to_a_block(shape, dtype, monkeypatch):
     """Of a small chip, where a block goes through many strips and has the next one's on the way."""
@@ -62,16 +62,16 @@ def test_many_units_to_a_block(shape, dtype, monkeypatch):
 
 
 @pytest.mark.parametrize("shape", SOME, ids=str)
-@pytest.mark.parametrize("settings", test_cuda.AXIS_SETTINGS, ids=str)
+@pytest.mark.parametrize("settings", AXIS_SETTINGS, ids=str)
 @pytest.mark.parametrize("dtype", [F32, F16], ids=str)
 def test_settings(shape, settings, dtype):
-    run_case((shape, [1]), dtype, **test_cuda.within(settings, dtype))
+    run_case((shape, [1]), dtype, **within(settings, dtype))
 
 
 @pytest.mark.parametrize("shape", SOME, ids=str)
-@pytest.mark.parametrize("settings", test_cuda.AXIS_SETTINGS, ids=str)
+@pytest.mark.parametrize("settings", AXIS_SETTINGS, ids=str)
 def test_settings_of_mixed_precision(shape, settings):
-    test_cuda.run_mixed((shape, [1]), BF16, **settings)
+    run_mixed((shape, [1]), BF16, **settings)
 
 
 @pytest.mark.parametrize("out_type", [F16, BF16, F32], ids=str)

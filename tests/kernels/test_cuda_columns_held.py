@@ -8,21 +8,10 @@ NV_NORMS_SMALL=1 leaves out the large sizes, for compute-sanitizer.
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-torch = pytest.importorskip("torch")
-if not torch.cuda.is_available():
-    pytest.skip("torch sees no GPU", allow_module_level=True)
-test_cuda = pytest.importorskip("test_cuda")
-library = test_cuda.library
-run_case = test_cuda.run_case
-F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
+from cuda_cases import BF16, F16, F32, SMALL, library, run_case, run_mixed, torch
 
 # shape, groups, channels last
 SHAPES = [
@@ -53,7 +42,7 @@ SHAPES = [
 ]  # fmt: skip
 # Samples enough for several in turn to a block of the gradient, and one more
 LARGE = [((100003, 2, 16), 4, True), ((300001, 16), 4, True), ((40001, 9, 5), 5, True)]
-ALL = SHAPES + ([] if test_cuda.SMALL else LARGE)
+ALL = SHAPES + ([] if SMALL else LARGE)
 SOME = [((70, 3, 16), 4, True), ((6, 25, 64), 32, True), ((5, 49, 64), 8, True),
         ((4, 33, 30), 6, True), ((37, 64), 8, True)]  # fmt: skip
 
@@ -65,13 +54,13 @@ def test_every_cut(case, dtype):
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
-@pytest.mark.parametrize("other", [F16] if test_cuda.SMALL else [F16, BF16], ids=str)
+@pytest.mark.parametrize("other", [F16] if SMALL else [F16, BF16], ids=str)
 def test_mixed_precision_in_every_cut(case, other):
-    test_cuda.run_mixed(case, other)
+    run_mixed(case, other)
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
-@pytest.mark.parametrize("dtype", [F32, F16] if test_cuda.SMALL else [F32, F16, BF16], ids=str)
+@pytest.mark.parametrize("dtype", [F32, F16] if SMALL else [F32, F16, BF16], ids=str)
 @pytest.mark.parametrize("slope", [0.0, "silu"])
 def test_activation_in_every_cut(case, dtype, slope):
     run_case(case, dtype, slope=slope)
@@ -80,7 +69,7 @@ def test_activation_in_every_cut(case, dtype, slope):
 @pytest.mark.parametrize("case", ALL, ids=str)
 @pytest.mark.parametrize("slope", [0.5, "silu"])
 def test_activation_of_mixed_precision_in_every_cut(case, slope):
-    test_cuda.run_mixed(case, F16, slope=slope)
+    run_mixed(case, F16, slope=slope)
 
 
 @pytest.mark.parametrize("case", SOME, ids=str)

@@ -7,19 +7,21 @@ sizes, for compute-sanitizer.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-torch = pytest.importorskip("torch")
-if not torch.cuda.is_available():
-    pytest.skip("torch sees no GPU", allow_module_level=True)
-test_cuda = pytest.importorskip("test_cuda")
-run_case = test_cuda.run_case
-F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+from cuda_cases import (
+    AXIS_SETTINGS,
+    BF16,
+    F16,
+    F32,
+    F64,
+    SMALL,
+    library,
+    poisoned,
+    run_case,
+    run_mixed,
+    torch,
+    within,
+)
 
 # Each number of rows that has kernels of its own, one less and one more; rows of whole vectors of
 # four columns and of none; fewer columns than threads, and some blocks' worth.
@@ -40,7 +42,7 @@ LARGE = [
     (1, 11, 100001), (70, 16, 3136), (3, 16, 99999), (100000, 3, 5), (2, 24, 50000),
     (5, 31, 9999), (64, 768, 49), (3, 64, 9999), (130, 100, 225), (9, 300, 1001),
 ]  # fmt: skip
-ALL = SHAPES if test_cuda.SMALL else SHAPES + LARGE
+ALL = SHAPES if SMALL else SHAPES + LARGE
 SOME = [(2, 3, 1000), (3, 8, 333), (5, 16, 64), (3, 27, 130), (3, 100, 49), (2, 600, 25)]
 
 
@@ -53,7 +55,7 @@ def test_every_number_of_rows(shape, dtype):
 @pytest.mark.parametrize("shape", ALL, ids=str)
 @pytest.mark.parametrize("other", [F16, BF16], ids=str)
 def test_mixed_precision(shape, other):
-    test_cuda.run_mixed((shape, [1]), other)
+    run_mixed((shape, [1]), other)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -66,17 +68,17 @@ def test_many_units_to_a_thread(shape, dtype, monkeypatch):
 
 
 @pytest.mark.parametrize("shape", SOME, ids=str)
-@pytest.mark.parametrize("settings", test_cuda.AXIS_SETTINGS, ids=str)
+@pytest.mark.parametrize("settings", AXIS_SETTINGS, ids=str)
 @pytest.mark.parametrize("dtype", [F32, F16], ids=str)
 def test_settings(shape, settings, dtype, monkeypatch):
     monkeypatch.setenv("NV_NORMS_MULTIPROCESSORS", "1")
-    run_case((shape, [1]), dtype, **test_cuda.within(settings, dtype))
+    run_case((shape, [1]), dtype, **within(settings, dtype))
 
 
 @pytest.mark.parametrize("shape", SOME, ids=str)
-@pytest.mark.parametrize("settings", test_cuda.AXIS_SETTINGS, ids=str)
+@pytest.mark.parametrize("settings", AXIS_SETTINGS, ids=str)
 def test_settings_of_mixed_precision(shape, settings):
-    test_cuda.run_mixed((shape, [1]), BF16, **settings)
+    run_mixed((shape, [1]), BF16, **settings)
 
 
 @pytest.mark.parametrize("shape", SOME, ids=str)
@@ -98,9 +100,9 @@ def test_no_number_stays_in_its_column(rows, value):
     x = torch.randn((2, rows, 101), device="cuda")
     x[1, 2, 7] = value
     gamma, beta = torch.ones(rows, device="cuda"), torch.zeros(rows, device="cuda")
-    y = test_cuda.poisoned(x.shape, F32)
-    mean, rstd = test_cuda.poisoned((202,), F32), test_cuda.poisoned((202,), F32)
-    test_cuda.library.forward(x, gamma, beta, y, mean, rstd, epsilon=1e-3, axis=[1])()
+    y = poisoned(x.shape, F32)
+    mean, rstd = poisoned((202,), F32), poisoned((202,), F32)
+    library.forward(x, gamma, beta, y, mean, rstd, epsilon=1e-3, axis=[1])()
     finite = torch.ones_like(y, dtype=torch.bool)
     finite[1, :, 7] = False
     assert bool(y[finite].isfinite().all())

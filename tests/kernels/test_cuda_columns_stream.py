@@ -9,24 +9,26 @@ compute-sanitizer takes long for.
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+import test_cuda_columns
+from cuda_cases import (
+    BF16,
+    F16,
+    F32,
+    F64,
+    SMALL,
+    attributes_of,
+    check,
+    library,
+    run_case,
+    run_mixed,
+    torch,
+)
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-torch = pytest.importorskip("torch")
-if not torch.cuda.is_available():
-    pytest.skip("torch sees no GPU", allow_module_level=True)
 if torch.cuda.get_device_capability() < (9, 0):
     pytest.skip("these kernels need compute capability 9.0", allow_module_level=True)
-test_cuda = pytest.importorskip("test_cuda")
-test_cuda_columns = pytest.importorskip("test_cuda_columns")
-library = test_cuda.library
-run_case = test_cuda.run_case
-F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 KERNEL, FORWARD_KERNEL = "BackwardStreamKernel", "ForwardStreamKernel"
 
 
@@ -64,12 +66,12 @@ def gradient(x, dy, groups=None, gamma=None, beta=None, slope=1.0):
     rstd = torch.full_like(mean, 0.75)
     dx = torch.full_like(x, math.nan)
     dgamma, dbeta = (torch.full((channels,), math.nan, device="cuda") for _ in range(2))
-    kwargs = {} if slope == 1.0 else {**test_cuda.attributes_of(slope), "beta": beta}
+    kwargs = {} if slope == 1.0 else {**attributes_of(slope), "beta": beta}
     call = library.backward(dy, x, gamma, mean, rstd, dx, dgamma, dbeta, groups=groups, **kwargs)
     return call, dx, dgamma, dbeta
 
 
-@pytest.mark.skipif(test_cuda.SMALL, reason="a profiler")
+@pytest.mark.skipif(SMALL, reason="a profiler")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_these_sizes_are_streamed(case, monkeypatch):
     """So that the other tests test what they say; a chip of usual size keeps them on it."""
@@ -94,7 +96,7 @@ def test_every_cut(case, dtype):
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("other", [F16, BF16], ids=str)
 def test_mixed_precision_in_every_cut(case, other):
-    test_cuda.run_mixed(case, other)
+    run_mixed(case, other)
 
 
 @pytest.mark.parametrize("case", [CASES[0], CASES[2]], ids=str)
@@ -172,10 +174,10 @@ def test_an_activation_inside(case, types, slope):
         dbeta,
         groups=groups,
         beta=beta,
-        **test_cuda.attributes_of(slope),
+        **attributes_of(slope),
     )()
     for name, actual in (("dx", dx), ("dgamma", dgamma), ("dbeta", dbeta)):
-        test_cuda.check(name, actual, tuple(torch.from_numpy(e).cuda() for e in expected[name]), 8)
+        check(name, actual, tuple(torch.from_numpy(e).cuda() for e in expected[name]), 8)
 
 
 @pytest.mark.parametrize("types", [(F32, F32), (F16, F16), (F32, BF16)], ids=str)
@@ -205,7 +207,7 @@ def test_the_same_bits_on_every_one_of_many_runs():
     call, dx, dgamma, dbeta = gradient(x, dy)
     call()
     first = [t.clone() for t in (dx, dgamma, dbeta)]
-    for _ in range(3 if test_cuda.SMALL else 100):
+    for _ in range(3 if SMALL else 100):
         for t in (dx, dgamma, dbeta):
             t.fill_(math.nan)
         call()
@@ -213,7 +215,7 @@ def test_the_same_bits_on_every_one_of_many_runs():
             assert torch.equal(t, same)
 
 
-@pytest.mark.skipif(test_cuda.SMALL, reason="large")
+@pytest.mark.skipif(SMALL, reason="large")
 @pytest.mark.parametrize(
     "case", [((2, 1000003, 32), 32, True), ((3, 300001, 64), 8, True)], ids=str
 )
@@ -223,7 +225,7 @@ def test_beyond_a_whole_chip(case, dtype, monkeypatch):
     run_case(case, dtype)
 
 
-@pytest.mark.skipif(test_cuda.SMALL, reason="a profiler")
+@pytest.mark.skipif(SMALL, reason="a profiler")
 @pytest.mark.parametrize(
     "shape, dtype", [((2, 20001, 32), F32), ((2, 20001, 32), BF16), ((2, 30001, 64), BF16)], ids=str
 )
@@ -273,7 +275,7 @@ def test_two_streams_at_once():
             t.fill_(math.nan)
     torch.cuda.synchronize()
     streams = [torch.cuda.Stream() for _ in calls]
-    for _ in range(2 if test_cuda.SMALL else 20):
+    for _ in range(2 if SMALL else 20):
         for stream, (call, *_) in zip(streams, calls, strict=True):
             with torch.cuda.stream(stream):
                 call()

@@ -1,9 +1,9 @@
 """The CUDA kernels on norms of random shapes, types and settings, against float64.
 
-Lists of shapes have what their authors thought of. Every other case is planned for a GPU of a few
-multiprocessors, on which small tensors take the kernels of large ones. Needs what test_cuda.py
-does; the expected values come from the formulas in float64 as there. More cases, and others:
-NV_NORMS_RANDOM_SECONDS=60 NV_NORMS_RANDOM_SEED=1000.
+Lists of shapes have what their authors thought of. Two of three runs are planned for a GPU of a few
+multiprocessors, on which small tensors take the kernels of large ones. Expected values: float64
+from the formulas, as in test_cuda.py. More cases, and others: NV_NORMS_RANDOM_SECONDS=60
+NV_NORMS_RANDOM_SEED=1000.
 """
 
 from __future__ import annotations
@@ -11,21 +11,11 @@ from __future__ import annotations
 import math
 import os
 import random
-import sys
 import time
-from pathlib import Path
 
 import pytest
+from cuda_cases import BF16, F16, F32, F64, SLOPES, SMALL, random_cases, run_case, torch, within
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-torch = pytest.importorskip("torch")
-if not torch.cuda.is_available():
-    pytest.skip("torch sees no GPU", allow_module_level=True)
-test_cuda = pytest.importorskip("test_cuda")
-import random_cases  # noqa: E402  (of benchmarks/kernels, where test_cuda.py looks, too)
-
-F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 # x and dx, y and dy, gamma and beta
 TYPES = [
     (F32, F32, F32), (F32, F32, F32), (BF16, BF16, F32), (F16, F16, F32), (BF16, BF16, BF16),
@@ -33,7 +23,7 @@ TYPES = [
 ]  # fmt: skip
 SEED = int(os.environ.get("NV_NORMS_RANDOM_SEED", "1"))
 SECONDS = float(os.environ.get("NV_NORMS_RANDOM_SECONDS", "4"))
-MOST_NUMBERS = 2**14 if test_cuda.SMALL else 2**22
+MOST_NUMBERS = 2**14 if SMALL else 2**22
 
 
 def random_settings(rng: random.Random, dtype: torch.dtype) -> dict:
@@ -47,8 +37,8 @@ def random_settings(rng: random.Random, dtype: torch.dtype) -> dict:
         out["far"] = 1000.0
     # Not with that: far below zero silu's derivative times dy is too small for 16 bits.
     elif rng.random() < 0.4:
-        out["slope"] = rng.choice(test_cuda.SLOPES)
-    return test_cuda.within(out, dtype)
+        out["slope"] = rng.choice(SLOPES)
+    return within(out, dtype)
 
 
 def random_run(seed: int) -> tuple[tuple, dict]:
@@ -79,7 +69,7 @@ def test_random_norms(multiprocessors: str, monkeypatch: pytest.MonkeyPatch) -> 
         case, settings = random_run(seed)
         try:
             # Twice what the lists' shapes are held to: these have sums of any length.
-            test_cuda.run_case(case, units=16, **settings)
+            run_case(case, units=16, **settings)
         except (AssertionError, RuntimeError, ValueError) as error:
             if "kink" not in str(error):
                 failures.append(f"seed {seed}: {case} {settings}: {error}")

@@ -8,22 +8,23 @@ sizes, for compute-sanitizer.
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from cuda_cases import (
+    BF16,
+    F16,
+    F32,
+    F64,
+    SLOPES,
+    SMALL,
+    library,
+    run_case,
+    run_mixed,
+    torch,
+)
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-torch = pytest.importorskip("torch")
-if not torch.cuda.is_available():
-    pytest.skip("torch sees no GPU", allow_module_level=True)
-test_cuda = pytest.importorskip("test_cuda")
-library = test_cuda.library
-run_case = test_cuda.run_case
-F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
-large = pytest.mark.skipif(test_cuda.SMALL, reason="large")
+large = pytest.mark.skipif(SMALL, reason="large")
 
 # shape, groups: a warp, a block and several blocks to a row; a channel to several blocks, several
 # channels to a block; rows and channels that are no whole vectors, 1 x 1 images, 3 channels, 4096
@@ -78,7 +79,7 @@ LARGE = [
     ((2, 400, 32, 32, 32), 400), ((4, 64, 64, 64, 64), 64), ((1, 96, 640, 640), 96),
     ((1, 64, 96, 96, 96), 64), ((4, 128, 48, 48, 48), 128),
 ]  # fmt: skip
-ALL = [(*case, False) for case in SHAPES + ([] if test_cuda.SMALL else LARGE)]
+ALL = [(*case, False) for case in SHAPES + ([] if SMALL else LARGE)]
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
@@ -101,9 +102,9 @@ def test_mixed_types(case, dtype, dy_type, out_type):
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
-@pytest.mark.parametrize("other", [F16] if test_cuda.SMALL else [F16, BF16], ids=str)
+@pytest.mark.parametrize("other", [F16] if SMALL else [F16, BF16], ids=str)
 def test_mixed_precision_in_every_cut(case, other):
-    test_cuda.run_mixed(case, other)
+    run_mixed(case, other)
 
 
 @pytest.mark.parametrize("case", [*CUTS, ((1, 3, 90000), 3, False)], ids=str)
@@ -112,7 +113,7 @@ def test_mixed_precision_in_every_cut(case, other):
     {"formula": "scale_only"}, {"param_type": F16},
 ], ids=str)  # fmt: skip
 def test_mixed_precision(case, settings):
-    test_cuda.run_mixed(case, BF16, **settings)
+    run_mixed(case, BF16, **settings)
 
 
 @pytest.mark.parametrize("formula", ["scale_only", "rms"])
@@ -141,23 +142,23 @@ def test_no_parameters(case):
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
-@pytest.mark.parametrize("dtype", [F32, F16] if test_cuda.SMALL else [F32, F16, BF16, F64], ids=str)
+@pytest.mark.parametrize("dtype", [F32, F16] if SMALL else [F32, F16, BF16, F64], ids=str)
 @pytest.mark.parametrize("slope", [0.0, "silu"])
 def test_activation_in_every_cut(case, dtype, slope):
     run_case(case, dtype, param_type=F64 if dtype == F64 else F32, slope=slope)
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
-@pytest.mark.parametrize("other", [F16] if test_cuda.SMALL else [F16, BF16], ids=str)
+@pytest.mark.parametrize("other", [F16] if SMALL else [F16, BF16], ids=str)
 @pytest.mark.parametrize("slope", [0.5, "silu"])
 def test_activation_of_mixed_precision_in_every_cut(case, other, slope):
-    test_cuda.run_mixed(case, other, slope=slope)
+    run_mixed(case, other, slope=slope)
 
 
 @pytest.mark.parametrize(
     "case", [*CUTS, ((1, 3, 90000), 3, False), ((3, 5, 7, 9), 5, False)], ids=str
 )
-@pytest.mark.parametrize("slope", [0.3] if test_cuda.SMALL else test_cuda.SLOPES)
+@pytest.mark.parametrize("slope", [0.3] if SMALL else SLOPES)
 @pytest.mark.parametrize("dtype", [F32, F16], ids=str)
 def test_every_slope(case, dtype, slope):
     run_case(case, dtype, slope=slope)

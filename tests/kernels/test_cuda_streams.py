@@ -6,21 +6,13 @@ Needs a GPU, torch and build/libnv_norms_kernels.so (benchmarks/kernels/build.sh
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
+from cuda_cases import SMALL, library, torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-torch = pytest.importorskip("torch")
-if not torch.cuda.is_available():
-    pytest.skip("torch sees no GPU", allow_module_level=True)
-test_cuda = pytest.importorskip("test_cuda")
-library = test_cuda.library
-large = pytest.mark.skipif(test_cuda.SMALL, reason="large")
+large = pytest.mark.skipif(SMALL, reason="large")
 
 
 class Norm:

@@ -8,21 +8,10 @@ widths, for compute-sanitizer.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from cuda_cases import BF16, F16, F32, SMALL, run_case, torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-torch = pytest.importorskip("torch")
-if not torch.cuda.is_available():
-    pytest.skip("torch sees no GPU", allow_module_level=True)
-test_cuda = pytest.importorskip("test_cuda")
-run_case = test_cuda.run_case
-F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
-
-STEP = 11 if test_cuda.SMALL else 1
+STEP = 11 if SMALL else 1
 TYPES = [(F32, F32), (BF16, BF16), (F16, F16), (F32, BF16), (F32, F16)]
 types = pytest.mark.parametrize("dtype, other", TYPES, ids=str)
 
@@ -80,13 +69,13 @@ OF_CLUSTERS = [8193, 10001, 12293, 16379, 16385, 20001, 33333, 50002]
 
 @types
 def test_rows_of_odd_widths(dtype, other):
-    for width in OF_BLOCKS[:: 3 if test_cuda.SMALL else 1]:
+    for width in OF_BLOCKS[:: 3 if SMALL else 1]:
         run(((64 + width % 150, width), [-1]), dtype, other)
 
 
 @types
 def test_long_rows_of_odd_widths(dtype, other):
-    for width in OF_CLUSTERS[:: 7 if test_cuda.SMALL else 1]:
+    for width in OF_CLUSTERS[:: 7 if SMALL else 1]:
         run(((528 + width % 20, width), [-1]), dtype, other)
 
 
