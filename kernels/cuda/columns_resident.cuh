@@ -55,10 +55,15 @@ __device__ __forceinline__ int ChannelOf(const StripShape& shape, int strip, int
   return shape.fold == 1 ? strip * shape.columns + column : column % shape.channels;
 }
 
+// Its channel among those of the strip.
+__device__ __forceinline__ int ChannelInStrip(const StripShape& shape, int column) {
+  return shape.fold == 1 ? column : column % shape.channels;
+}
+
 // The statistic of a column, among those of the strip.
 __device__ __forceinline__ int StatOf(const StripShape& shape, int column) {
   if (shape.members() == 1) return column;
-  return (shape.fold == 1 ? column : column % shape.channels) / shape.depth;
+  return ChannelInStrip(shape, column) / shape.depth;
 }
 
 // The statistics of neighbouring columns, one after the other: divisions for the first alone.
@@ -68,7 +73,7 @@ struct StatsOfNeighbours {
   int to_wrap;  // columns to the strip's first statistic again, where several rows are one
 
   __device__ __forceinline__ StatsOfNeighbours(const StripShape& shape, int column) {
-    const int channel = shape.fold == 1 ? column : column % shape.channels;
+    const int channel = ChannelInStrip(shape, column);
     stat = channel / shape.depth;
     left = (stat + 1) * shape.depth - channel;
     to_wrap = shape.fold == 1 ? shape.columns : shape.channels - channel;

@@ -80,7 +80,7 @@ __device__ __forceinline__ void PrefetchLine(const void* at) {
 //   ahead                           tiles to prefetch while an exchange is on its way
 // Body has
 //   Start()                       once, before the first copies
-//   Ready()                       once, after them
+//   Ready()                       once, when the first are under way
 //   Begin(unit)                   before a unit's first tile
 //   Sum<FULL>(from, tile, items)  of every tile; FULL: all items are there, else the first `items`
 //   Send(unit)                    after it, what the others are to know of this part of the unit

@@ -79,10 +79,10 @@ std::optional<Value> Interpreter::Norm(TensorId tensor) {
   parameter[channel] = x->dims[channel];
   const double epsilon = view_.GetFloat(node, "epsilon", 0.001f);
   const Numbers mean = MeanOver(x->numbers, atoms);
-  const Numbers centred = Zip(x->numbers, mean, [](double a, double b) { return a - b; });
+  const Numbers centred = Zip(x->numbers, mean, std::minus<double>());
   const Numbers variance = MeanOver(Map(centred, [](double a) { return a * a; }), atoms);
   const Numbers rstd = Map(variance, [&](double v) { return 1.0 / std::sqrt(v + epsilon); });
-  Value out{x->dims, Zip(centred, rstd, [](double a, double b) { return a * b; })};
+  Value out{x->dims, Zip(centred, rstd, std::multiplies<double>())};
   for (int i = 1; i <= 2; ++i) {
     const Value* operand = Eval(view_.inputs(node)[i]);
     if (operand == nullptr) return std::nullopt;

@@ -1,7 +1,7 @@
 """The CUDA kernels with an activation behind the norm, on torch tensors, against float64.
 
 Needs a GPU, torch and build/libnv_norms_kernels.so (benchmarks/kernels/build.sh). The expected
-values come from the formulas in float64 as in test_cuda.py. NV_NORMS_SMALL=1 leaves out most
+values come from the formulas in float64 as in cuda_cases.py. NV_NORMS_SMALL=1 leaves out most
 slopes, for compute-sanitizer. Columns and segments: test_cuda_columns.py, test_cuda_segments.py.
 """
 

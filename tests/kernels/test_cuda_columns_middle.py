@@ -1,7 +1,7 @@
 """The CUDA kernels for layer norms over a middle axis that have it in registers, against float64.
 
 Needs a GPU, torch and build/libnv_norms_kernels.so (benchmarks/kernels/build.sh). The expected
-values come from the formulas in float64 as in test_cuda.py. NV_NORMS_SMALL=1 leaves out the large
+values come from the formulas in float64 as in cuda_cases.py. NV_NORMS_SMALL=1 leaves out the large
 sizes, for compute-sanitizer.
 """
 

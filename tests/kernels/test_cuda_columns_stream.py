@@ -2,7 +2,7 @@
 
 Needs a GPU, torch and build/libnv_norms_kernels.so (benchmarks/kernels/build.sh). The harness makes
 the chip small (NV_NORMS_MULTIPROCESSORS), so small tensors are much larger than it. Expected
-values: float64 from the formulas, as in test_cuda.py, and NumPy. NV_NORMS_SMALL=1 leaves out what
+values: float64 from the formulas, as in cuda_cases.py, and NumPy. NV_NORMS_SMALL=1 leaves out what
 compute-sanitizer takes long for.
 """
 

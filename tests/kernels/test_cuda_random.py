@@ -2,7 +2,7 @@
 
 Lists of shapes have what their authors thought of. Two of three runs are planned for a GPU of a few
 multiprocessors, on which small tensors take the kernels of large ones. Expected values: float64
-from the formulas, as in test_cuda.py. More cases, and others: NV_NORMS_RANDOM_SECONDS=60
+from the formulas, as in cuda_cases.py. More cases, and others: NV_NORMS_RANDOM_SECONDS=60
 NV_NORMS_RANDOM_SEED=1000.
 """
 

@@ -2,7 +2,7 @@
 
 How lanes share a row, and which kernel is compiled for that, follows from the width and the type.
 Needs a GPU, torch and build/libnv_norms_kernels.so (benchmarks/kernels/build.sh). The expected
-values come from the formulas in float64 as in test_cuda.py. NV_NORMS_SMALL=1 leaves out most
+values come from the formulas in float64 as in cuda_cases.py. NV_NORMS_SMALL=1 leaves out most
 widths, for compute-sanitizer.
 """
 
