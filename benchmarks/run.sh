@@ -5,7 +5,8 @@
 #   writes FOLDER/*.csv, tables.md, log.txt and stderr.txt; adds to what is there
 #   -p  which of "layer_norm instance_norm dense_layers keras_layers models layout layout_times xla_training", default all
 #   -t  how long one benchmark may take; what it has measured by then counts
-#   -j  all at once: they trace and compile beside each other, and are timed one at a time
+#   -j  all at once: they trace and compile beside each other, and are timed one at a time (models and layout_times at
+#       full size want more than 80 GB of a GPU then)
 #   -q  tiny sizes, to see that everything runs
 #   PYTHON     the interpreter, default .venv/bin/python
 #   PREFIX     a command that runs each benchmark, such as one that waits for a quiet machine
