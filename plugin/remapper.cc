@@ -343,6 +343,18 @@ Work WorkIn(GraphView* graph, const RemapperOptions& options, const std::functio
   return work;
 }
 
+bool IsOfJob(const std::string& device, const std::string& job) {
+  return device.find("/job:" + job) != std::string::npos;
+}
+
+// Whether a graph that a program runs in parts, some in its own process (its job is "localhost" if
+// it is connected to workers), has nodes there. Nodes of other jobs go to processes which may not
+// know the fused ops.
+bool HasLocalNodes(const tensorflow::GraphDef& graph) {
+  return std::any_of(graph.node().begin(), graph.node().end(),
+                     [](const auto& node) { return IsOfJob(node.device(), "localhost"); });
+}
+
 bool NothingToDo(const tensorflow::GraphDef& graph, const std::string& graph_name) {
   VLOG(1) << "Graph " << graph_name << ": " << graph.node_size()
           << " nodes, nothing that looks like a normalization";
@@ -383,8 +395,11 @@ absl::StatusOr<bool> Remap(const tensorflow::GraphDef& graph, TF_GrapplerItem* i
     feeds_fit = feeds_fit && view.def(node).op() == "Placeholder";
     view.MarkFed(node);
   }
+  const bool only_local = HasLocalNodes(graph);
   const std::function<bool(int)> nodes = [&](int node) {
-    return OnDevice(view.def(node).device(), options.device_type);
+    const std::string& device = view.def(node).device();
+    const bool elsewhere = only_local && IsOfJob(device, "") && !IsOfJob(device, "localhost");
+    return !elsewhere && OnDevice(device, options.device_type);
   };
   const std::function<bool(int)> keep = [&](int node) {
     return options.preserve.count(view.name(node)) > 0;

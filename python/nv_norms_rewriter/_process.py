@@ -28,7 +28,9 @@ def state() -> dict[str, Any]:
     notices: sentences that the user was told, each once; hooked: whether functions are looked at
       when they are traced; records: what was found, the latest last; dropped: how many records
       were too many; options: what configure() set; thread: what only this thread does right now;
-    switched_off: whether the rewriter was on, for each disabled() that has not ended.
+    switched_off: whether the rewriter was on, for each disabled() that has not ended;
+    differentiated: guards graphs that are rewritten before they are differentiated;
+    stock: functions of TensorFlow's own ops that written GraphDefs call.
     """
     import tensorflow as tf
 
@@ -51,6 +53,8 @@ def state() -> dict[str, Any]:
     memory.setdefault("options", {})
     memory.setdefault("thread", threading.local())
     memory.setdefault("switched_off", [])
+    memory.setdefault("differentiated", threading.RLock())
+    memory.setdefault("stock", {})
     return memory
 
 

@@ -17,7 +17,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import _process, _trace
+from . import _process, _trace, _trace_where
 
 
 @contextlib.contextmanager
@@ -36,6 +36,17 @@ def _differentiating() -> Iterator[None]:
         made, thread.made = thread.made, outer
         for forward, (inputs, outputs) in made.items():
             made_gradient(forward, inputs, outputs)
+
+
+@contextlib.contextmanager
+def _leaving_graphs_alone() -> Iterator[None]:
+    """Inside, this thread's graphs stay as they are when they are differentiated."""
+    thread = _process.state()["thread"]
+    outer, thread.elsewhere = getattr(thread, "elsewhere", False), True
+    try:
+        yield
+    finally:
+        thread.elsewhere = outer
 
 
 def _made() -> dict[Any, tuple[list[Any], list[Any]]] | None:
@@ -90,6 +101,9 @@ def _rewriting_first(make_pair: Callable[..., Any]) -> Callable[..., Any]:
     def forward_and_backward(self: Any, inference_args: Any, input_tangents: Any) -> Any:
         if input_tangents:  # in forward mode
             return make_pair(self, inference_args, input_tangents)
+        if _trace_where.is_elsewhere(inference_args):
+            with _leaving_graphs_alone():
+                return make_pair(self, inference_args, input_tangents)
         _trace.before_gradient(self._func_graph)
         with _differentiating():
             return make_pair(self, inference_args, input_tangents)

@@ -83,8 +83,13 @@ def before_gradient(graph: Any) -> None:
 
     From that one alone no gradient can be recognized; of a fused op it is one op.
     """
-    if not getattr(graph, _LOOKED_AT, False):
-        _look(graph, lambda graph: "tape" if _trace_where.may_be_edited(graph) else None)
+    memory = _process.state()
+    if getattr(memory["thread"], "elsewhere", False):
+        return
+    # Threads may differentiate one function at once: the others wait for the edit's end.
+    with memory["differentiated"]:
+        if not getattr(graph, _LOOKED_AT, False):
+            _look(graph, lambda graph: "tape" if _trace_where.may_be_edited(graph) else None)
 
 
 def _look(graph: Any, where_of: Callable[[Any], str | None]) -> None:

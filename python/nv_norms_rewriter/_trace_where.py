@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from . import _options, _process, _saving
@@ -48,8 +49,36 @@ def may_be_edited(graph: Any) -> bool:
         return False
     if save_context.in_save_context() and _options.get("saved_models") == "stock":
         return False
+    if _is_remote(graph):
+        return False
     # A v1 graph is written out with the functions in it.
     return ops.executing_eagerly_outside_functions()
+
+
+def is_elsewhere(tensors: Sequence[Any]) -> bool:
+    """Whether a function of these eager tensors runs where the fused ops may not be: on a device
+    that a program has registered, as DTensor's, which must know each op."""
+    from tensorflow.python.framework import ops
+
+    names = (tensor.device for tensor in tensors if isinstance(tensor, ops.EagerTensor))
+    return any(_type_of(name or "") not in ("", "CPU", "GPU") for name in names)
+
+
+def _is_remote(graph: Any) -> bool:
+    """Whether any of the graph runs in another process, which may not know the fused ops."""
+    from tensorflow.python.eager import context
+    from tensorflow.python.framework import device_spec
+
+    this = context.context()
+    server = this._server_def or this._collective_ops_server_def
+    job, task = (server.job_name, server.task_index) if server else ("localhost", 0)
+
+    def is_here(name: str) -> bool:
+        device = device_spec.DeviceSpecV2.from_string(name)
+        return device.job in (None, job) and device.task in (None, task)
+
+    names = {op.device for op in graph.get_operations()} | {this.device_name}
+    return not all(is_here(name) for name in names if name)
 
 
 def _is_compiled(graph: Any) -> bool:
@@ -89,8 +118,12 @@ def device_type() -> str:
     import tensorflow as tf
     from tensorflow.python.eager import context
 
-    name = context.context().device_name or ""
-    named = name.rpartition("device:")[2].partition(":")[0].upper()
+    named = _type_of(context.context().device_name or "")
     if named:
         return named
     return "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+
+
+def _type_of(device: str) -> str:
+    """ "GPU" of "/job:localhost/replica:0/task:0/device:GPU:0", "" where it is not said."""
+    return device.rpartition("device:")[2].partition(":")[0].upper()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,6 +14,8 @@ from training_steps import (
     normal,
     spec,
 )
+
+import oracle
 
 NORMS = pytest.mark.parametrize("norm", FOUR, ids=lambda norm: norm.name)
 
@@ -338,3 +343,34 @@ def test_gradient_alone_without_the_output(rng, norm: Norm) -> None:
 
     forward = {norm.kind: 1} if norm is RMS else {}
     check(make, [x, dy], norm.backward(dy, x, values), forward, {norm.kind: 1})
+
+
+def test_threads_that_differentiate_a_function_at_once(rng) -> None:
+    """The first rewrites its graph; the others wait for that."""
+    x, w = (tf.constant(normal(rng, 2, 16, 32)) for _ in range(2))
+
+    def layer_norm(x):
+        mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+        return (x - mean) * tf.math.rsqrt(variance + 1e-3)
+
+    def gradient(function):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, x, w).numpy()
+
+    threads = 8
+    expected = oracle.backward(w, x, None, (2,), (2,), 1e-3).dx
+    for _ in range(10):
+        function = tf.function(layer_norm)
+        function.get_concrete_function(x)
+        ready = threading.Barrier(threads)
+
+        def one(function=function, ready=ready):
+            ready.wait()
+            return gradient(function)
+
+        with ThreadPoolExecutor(threads) as pool:
+            results = [pool.submit(one) for _ in range(threads)]
+            for result in results:
+                np.testing.assert_allclose(result.result(), expected, 1e-5, 1e-5)
