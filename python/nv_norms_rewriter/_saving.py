@@ -2,9 +2,9 @@
 
 Functions are traced anew while TensorFlow saves a model, and those stay stock (_trace_where). But a
 concrete function that was traced before is saved as it is, with the functions that it calls, and
-converters start at its graph. In every GraphDef that Python is given, each op that a trace put in
-the place of others is therefore a call of a function that computes the same with TensorFlow's own
-ops. Ops that a program calls by name are its own choice and stay. With
+converters start at its graph. In every GraphDef that Python is given, TensorFlow's own ops are
+therefore in the place of each op that a trace put in the place of others, or, in its functions, a
+call of a function of such ops. Ops that a program calls by name are its own choice and stay. With
 configure(saved_models="fused") neither is done.
 """
 
@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from . import _options, _process
@@ -21,23 +20,23 @@ from . import _options, _process
 # Marks the ops that a trace put in the place of others.
 MARK = "_nv_norms_traced"
 
-_raw = threading.local()
-
 
 @contextlib.contextmanager
 def raw() -> Iterator[None]:
     """Inside, this thread's GraphDefs are what the graphs are, fused ops included."""
-    before = getattr(_raw, "depth", 0)
-    _raw.depth = before + 1
+    # Shared, as the hook below may be another copy's of this module.
+    thread = _process.state()["thread"]
+    before = getattr(thread, "raw", 0)
+    thread.raw = before + 1
     try:
         yield
     finally:
-        _raw.depth = before
+        thread.raw = before
 
 
 def is_raw() -> bool:
     """Whether this thread is inside raw()."""
-    return getattr(_raw, "depth", 0) > 0
+    return getattr(_process.state()["thread"], "raw", 0) > 0
 
 
 def install() -> None:
@@ -78,14 +77,18 @@ def is_marked(op: Any) -> bool:
 
 
 def lower(graph_def: Any) -> int:
-    """Replaces the marked ops in a GraphDef's functions; returns how many there were."""
+    """Replaces the marked ops in a GraphDef and its functions; returns how many there were.
+
+    In functions by calls. In the graph itself by the ops: TensorFlow does not differentiate each
+    call in a graph that is imported.
+    """
+    count = _lower_graph(graph_def)
     library = graph_def.library
     functions: dict[str, tuple[str, list[int], list[int]]] = {}
-    count = 0
     for function in list(library.function):
         ports: dict[str, list[str]] = {}
         for node in function.node_def:
-            if MARK in node.attr and node.attr[MARK].b:
+            if _has_mark(node):
                 ports[node.name] = _outputs(node)
                 _make_call(node, _stock_function(node, functions, library))
         if ports:
@@ -95,12 +98,51 @@ def lower(graph_def: Any) -> int:
                     node.input[i] = _renamed(name, ports)
             for key, name in list(function.ret.items()):
                 function.ret[key] = _renamed(name, ports)
-    for node in graph_def.node:
-        if MARK in node.attr and node.attr[MARK].b:
-            # Outputs have the same numbers in a graph.
-            _make_call(node, _stock_function(node, functions, library))
-            count += 1
     return count
+
+
+def _has_mark(node: Any) -> bool:
+    return MARK in node.attr and node.attr[MARK].b
+
+
+def _lower_graph(graph_def: Any) -> int:
+    """Puts TensorFlow's own ops before each marked one, which then hands on what they give."""
+    marked = [node for node in graph_def.node if _has_mark(node)]
+    names = {node.name for node in graph_def.node} if marked else set()
+    made = []
+    for node in marked:
+        concrete = _traced(node.op, _attributes(node))
+        body = concrete.graph.as_graph_def()
+        _add_functions(graph_def.library, body.library.function)
+        prefix = f"{node.name}/stock"
+        while any(name.startswith(prefix + "/") for name in names):
+            prefix += "_"
+        given = dict(zip((t.op.name for t in concrete.inputs), node.input, strict=False))
+        waited_for = [name for name in node.input if name.startswith("^")]
+
+        def inside(name: str, prefix: str = prefix, given: dict[str, str] = given) -> str:
+            if name.startswith("^"):
+                source = given.get(name[1:])
+                return f"^{source.partition(':')[0]}" if source else f"^{prefix}/{name[1:]}"
+            return given.get(name.partition(":")[0]) or f"{prefix}/{name}"
+
+        for op in body.node:
+            if op.name in given:
+                continue
+            inputs = [inside(name) for name in op.input] or waited_for
+            op.name, op.device = f"{prefix}/{op.name}", node.device
+            del op.input[:]
+            op.input.extend(inputs)
+            op.attr.pop("_class", None)
+            made.append(op)
+        del node.input[:]
+        node.input.extend([*(inside(t.name) for t in concrete.outputs), *waited_for])
+        node.op = "IdentityN"
+        _drop_attributes(node)
+        types = [t.dtype.as_datatype_enum for t in concrete.outputs]
+        node.attr["T"].list.type.extend(types)
+    graph_def.node.extend(made)
+    return len(marked)
 
 
 def _outputs(node: Any) -> list[str]:
@@ -116,12 +158,26 @@ def _renamed(name: str, ports: dict[str, list[str]]) -> str:
     return f"{node}:output:{ports[node].index(port)}" if port and node in ports else name
 
 
-def _make_call(node: Any, function: tuple[str, list[int], list[int]]) -> None:
-    name, types_in, types_out = function
-    node.op = "PartitionedCall"
+def _add_functions(library: Any, functions: Iterable[Any]) -> None:
+    there = {function.signature.name for function in library.function}
+    library.function.extend(f for f in functions if f.signature.name not in there)
+
+
+def _drop_attributes(node: Any) -> None:
+    """All but those of TensorFlow's own that belong to any op."""
     for key in list(node.attr):
         if not key.startswith("_") or key.startswith("_nv_norms_"):
             del node.attr[key]
+
+
+def _attributes(node: Any) -> dict[str, Any]:
+    return {key: value for key, value in node.attr.items() if not key.startswith("_")}
+
+
+def _make_call(node: Any, function: tuple[str, list[int], list[int]]) -> None:
+    name, types_in, types_out = function
+    node.op = "PartitionedCall"
+    _drop_attributes(node)
     node.attr["f"].func.name = name
     node.attr["Tin"].list.type.extend(types_in)
     node.attr["Tout"].list.type.extend(types_out)
@@ -131,28 +187,34 @@ def _stock_function(
     node: Any, functions: dict[str, tuple[str, list[int], list[int]]], library: Any
 ) -> tuple[str, list[int], list[int]]:
     """Name and types of a function that computes what the node does; put in the library."""
-    attributes = {key: value for key, value in node.attr.items() if not key.startswith("_")}
-    key = repr((node.op, sorted((k, v.SerializeToString()) for k, v in attributes.items())))
-    if key not in functions:
-        concrete = _traced(node.op, attributes)
-        graph_def = concrete.graph.as_graph_def()
-        library.function.extend(graph_def.library.function)
-        definition = library.function.add()
-        definition.CopyFrom(concrete.function_def)
+    concrete = _traced(node.op, _attributes(node))
+    definition = concrete.function_def
+    name = definition.signature.name
+    if name not in functions:
+        inner = concrete.graph.as_graph_def().library.function
+        _add_functions(library, [*inner, definition])
         types = (
             [t.dtype.as_datatype_enum for t in tensors]
             for tensors in (concrete.inputs, concrete.outputs)
         )
-        functions[key] = (definition.signature.name, *types)
-    return functions[key]
+        functions[name] = (name, *types)
+    return functions[name]
 
 
 def _traced(op: str, attributes: dict[str, Any]) -> Any:
-    """A concrete function of the op's inputs in TensorFlow's own ops."""
+    """A concrete function of the op's inputs in TensorFlow's own ops, the same one each time: a
+    program that imports a GraphDef finds its functions only while they are in use somewhere."""
     import tensorflow as tf
+    from tensorflow.python.eager import context
 
-    compute, signature = stock(op, attributes)
-    return tf.function(compute, autograph=False).get_concrete_function(*signature)
+    memory = _process.state()["stock"]
+    key = repr((op, sorted((k, v.SerializeToString()) for k, v in attributes.items())))
+    if key not in memory:
+        compute, signature = stock(op, attributes)
+        with context.eager_mode(), tf.device(None):
+            function = tf.function(compute, autograph=False)
+            memory.setdefault(key, function.get_concrete_function(*signature))
+    return memory[key]
 
 
 def stock(op: str, attributes: dict[str, Any]) -> tuple[Callable[..., list[Any]], list[Any]]:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from traced import Layer, close, found, ops_in, result
 
 import nv_norms_rewriter
+import oracle
 from nv_norms_rewriter import _process, _saving
 
 pytestmark = pytest.mark.usefixtures("every_norm")
@@ -406,3 +407,38 @@ def test_converters_find_stock_ops(module: Module, x: np.ndarray) -> None:
     interpreter.invoke()
     y = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
     close(y, module.layer.exact(x))
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["xla", "tape"])
+@pytest.mark.parametrize("v1", [True, False], ids=["v1", "function"])
+def test_graph_def_imported_and_differentiated(compiled: bool, v1: bool, rng) -> None:
+    """TensorFlow cannot take the gradient of each call in a graph that is imported."""
+    x = tf.constant(rng.normal(1.0, 2.0, (4, 32)), tf.float32)
+
+    def layer_norm(x):
+        mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+        return (x - mean) * tf.math.rsqrt(variance + 1e-3)
+
+    norm = tf.function(layer_norm, jit_compile=compiled)
+    concrete = norm.get_concrete_function(x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(concrete(x) ** 3)
+    tape.gradient(loss, x)
+    assert "FusedLayerNorm" in ops_in(concrete.graph)
+    graph_def = concrete.graph.as_graph_def()
+    assert not any("Fused" in op for op in _ops(graph_def))
+
+    def gradient(x):
+        names = {concrete.inputs[0].op.name: x}
+        (y,) = tf.graph_util.import_graph_def(graph_def, names, [concrete.outputs[0].name])
+        return tf.gradients(tf.reduce_sum(y**3), x)[0]
+
+    if v1:
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            fed = tf.compat.v1.placeholder(tf.float32, x.shape)
+            got = session.run(gradient(fed), {fed: x.numpy()})
+    else:
+        got = tf.function(gradient)(x)
+    y = oracle.layer_norm(x, None, None, -1, 1e-3).y
+    close(got, oracle.backward(3 * y**2, x, None, (1,), (1,), 1e-3).dx)
