@@ -96,13 +96,21 @@ def _inspect(arguments: argparse.Namespace) -> None:
         )
 
 
+def _failures() -> tuple[type[Exception], ...]:
+    """What a wrong argument or file ends in."""
+    import tensorflow as tf
+
+    return ValueError, TypeError, RuntimeError, OSError, tf.errors.OpError
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status: 0, or 2 if arguments or file are wrong."""
     parsed = _parser().parse_args(arguments)
     try:
         _inspect(parsed)
-    except (ValueError, TypeError, RuntimeError, OSError) as error:
-        print(f"nv_norms_rewriter: {error}", file=sys.stderr)
+    except _failures() as error:
+        sentence = getattr(error, "message", None) or str(error)  # TensorFlow's have a message
+        print(f"nv_norms_rewriter: {sentence}", file=sys.stderr)
         return 2
     return 0
 

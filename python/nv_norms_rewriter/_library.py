@@ -8,6 +8,7 @@ import json
 import mmap
 import os
 import re
+import struct
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +24,15 @@ _CPU_VARIABLES = ("NV_NORMS_CPU_TARGET", "NV_NORMS_CPU_PREFETCH")
 # The core library holds its build information as one JSON string. It is read from the file, because
 # a library that was built for another TensorFlow must not even be loaded.
 _BUILT_FOR = re.compile(rb'"tensorflow": ?"([0-9]+\.[0-9A-Za-z.+-]*)"')
+
+
+_ELF_HEADER = struct.Struct("<40xQ10xHH2x")
+
+_AGAIN = (
+    "Build it again with `make demo`, or install the package again with `pip install "
+    "--force-reinstall --no-deps .`. NV_NORMS_REWRITER=0 in the environment lets the import pass "
+    "without it."
+)
 
 
 class LoadError(ImportError):
@@ -41,6 +51,25 @@ def built_for(library: Path) -> str | None:
     ):
         match = _BUILT_FOR.search(content)
         return match.group(1).decode() if match else None
+
+
+def damage(library: Path) -> str:
+    """ "" if the file looks whole, else a sentence: loading one that is cut short ends the process.
+
+    An ELF file of 64 bits ends with the table of its sections, and says at its beginning where.
+    """
+    try:
+        with library.open("rb") as file:
+            header = file.read(_ELF_HEADER.size)
+    except OSError as error:
+        return f"{library} cannot be read: {error.strerror}"
+    size = library.stat().st_size
+    if len(header) == _ELF_HEADER.size and header.startswith(b"\x7fELF"):
+        sections_at, section_size, sections = _ELF_HEADER.unpack(header)
+        whole = sections_at + section_size * sections
+        if size < whole:
+            return f"{library} is cut short: it has {size:,} of {whole:,} bytes"
+    return ""
 
 
 def _import_tensorflow() -> ModuleType:
@@ -65,6 +94,8 @@ def check(library: Path) -> None:
             "checkout (it builds everything that is missing), or install the package with `pip "
             "install .`. NV_NORMS_REWRITER=0 in the environment lets the import pass without it."
         )
+    if trouble := damage(library):
+        raise LoadError(f"nv_norms_rewriter cannot be loaded: {trouble}. {_AGAIN}")
     wanted = built_for(library)
     if wanted is not None and _minor(wanted) != _minor(tf.__version__):
         raise LoadError(
@@ -151,7 +182,7 @@ class Core:
     def _ask(self, function: Any) -> tuple[bool, str]:
         message = ctypes.c_void_p()
         usable = bool(function(ctypes.byref(message)))
-        return usable, self._take(message.value).decode()
+        return usable, self._take(message.value).decode(errors="replace")
 
     def rewrite(
         self, graph: bytes, device: str, fetches: str, layouts: bool, compiled: bool = False
@@ -178,7 +209,7 @@ class Core:
         )
         rewritten = self._take(out.value, size.value)
         found = self._take(records.value)
-        sentence = self._take(error.value).decode()
+        sentence = self._take(error.value).decode(errors="replace")
         if code != 0:
             raise RuntimeError(sentence or f"the rewriter failed with code {code}")
         return rewritten, json.loads(found or b"[]")
@@ -206,12 +237,9 @@ def core() -> Core:
             try:
                 _register_gradients(_load_ops(str(path)))
                 library = _open(str(path))
-            except (OSError, RuntimeError, AttributeError) as error:
+            except (OSError, RuntimeError, AttributeError, TypeError) as error:
                 raise LoadError(
-                    f"nv_norms_rewriter cannot load {path}: {error}. Build it again with `make "
-                    "demo`, or install the package again with `pip install --force-reinstall "
-                    "--no-deps .`. NV_NORMS_REWRITER=0 in the environment lets the import pass "
-                    "without it."
+                    f"nv_norms_rewriter cannot load {path}: {error}. {_AGAIN}"
                 ) from error
             memory["core"] = str(path)
             return library

@@ -134,6 +134,10 @@ def _register(core: _library.Core, device_type: str, library: Path) -> str:
         outcome = f"normalizations on the {device_type} stay as they are: {library} does not exist"
         _process.say_once(outcome)
         return outcome
+    if trouble := _library.damage(library):
+        outcome = f"normalizations on the {device_type} stay as they are: {trouble}"
+        _process.say_once(outcome)
+        return outcome
     # Not load_pluggable_device_library: that also lists the physical devices anew, and so forgets
     # what the program set with set_visible_devices and set_memory_growth. We bring no device.
     from tensorflow.python.client import pywrap_tf_session

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import keras
 import pytest
 import tensorflow as tf
 from processes import PACKAGES
+from tensorflow.core.protobuf import saved_model_pb2
 
 from nv_norms_rewriter.__main__ import main
 
@@ -146,6 +148,21 @@ def test_wrong_names(
     tf.io.write_graph(graph_def, str(tmp_path), "graph.pb", as_text=False)
     assert main(["inspect", str(tmp_path / "graph.pb"), "--fetch", "nope"]) == 2
     assert "no node named 'nope'" in capsys.readouterr().err
+
+
+def test_saved_model_with_an_op_that_is_not_there(
+    saved_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(saved_model, copy)
+    saved = saved_model_pb2.SavedModel.FromString((copy / "saved_model.pb").read_bytes())
+    for function in saved.meta_graphs[0].graph_def.library.function:
+        for node in function.node_def:
+            node.op = node.op.replace("Rsqrt", "NoSuchOp")
+    (copy / "saved_model.pb").write_bytes(saved.SerializeToString())
+    assert main(["inspect", str(copy)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("nv_norms_rewriter: ") and "NoSuchOp" in error
 
 
 def test_option_of_the_other_kind_of_file(

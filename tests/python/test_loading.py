@@ -45,6 +45,34 @@ print(json.dumps([off, right(y), len(again.report())]))
     assert "nv_norms_rewriter:" not in stderr
 
 
+def test_imported_again_before_the_gradient_of_a_loop() -> None:
+    """The first copy writes graphs out, the second one reads them."""
+    got, stderr = result(
+        NORM
+        + """
+import nv_norms_rewriter
+for name in [name for name in sys.modules if name.startswith("nv_norms_rewriter")]:
+    del sys.modules[name]
+import nv_norms_rewriter
+nv_norms_rewriter.configure(xla="all")
+layer = norm().python_function
+
+@tf.function(jit_compile=True)
+def gradient(x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        start, step = [0, x], lambda i, y: (i + 1, layer(y))
+        _, y = tf.while_loop(lambda i, y: i < 2, step, start, maximum_iterations=2)
+    return tape.gradient(y, x)
+
+gradient(x)
+print(json.dumps([str(record) for record in nv_norms_rewriter.report().refused]))
+"""
+    )
+    assert got == []
+    assert "nv_norms_rewriter:" not in stderr
+
+
 def test_two_copies_in_one_process_share_one_library(tmp_path: Path) -> None:
     got, stderr = result(
         NORM
@@ -182,6 +210,43 @@ def test_library_is_no_library(tmp_path: Path) -> None:
     core = packages / "nv_norms_rewriter" / "lib" / "libnv_norms_core.so"
     core.write_text("version https://git-lfs.github.com/spec/v1")
     assert "cannot load" in _import_error(packages)
+
+
+@pytest.mark.parametrize("size", [3000, 4096, 20_000_000])
+def test_core_library_cut_short(size: int, tmp_path: Path) -> None:
+    """The system ends a process that loads one (SIGBUS)."""
+    packages = copy_package(tmp_path)
+    core = packages / "nv_norms_rewriter" / "lib" / "libnv_norms_core.so"
+    with core.open("r+b") as file:
+        file.truncate(size)
+    message = _import_error(packages)
+    assert "is cut short" in message and f"{size:,} of" in message
+
+
+def test_plugin_library_cut_short(tmp_path: Path) -> None:
+    packages = copy_package(tmp_path)
+    with (packages / "nv_norms_rewriter" / "lib" / "libnv_norms_cpu.so").open("r+b") as file:
+        file.truncate(3000)
+    got, stderr = result(
+        NORM + "import nv_norms_rewriter\nprint(json.dumps(right(norm()(x))))", packages=packages
+    )
+    assert got is True
+    assert stderr.count("libnv_norms_cpu.so is cut short") == 1
+
+
+def test_variable_that_is_no_text() -> None:
+    got, stderr = result(
+        NORM
+        + """
+import os, subprocess
+code = "import nv_norms_rewriter"
+process = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE,
+                         env={**os.environb, b"NV_NORMS_CPU_TARGET": b"\\xff"})
+print(json.dumps([process.returncode, process.stderr.decode(errors="replace")]))
+"""
+    )
+    assert got[0] == 0, got[1]
+    assert "NV_NORMS_CPU_TARGET" in got[1]
 
 
 def test_tensorflow_of_another_minor_version() -> None:
