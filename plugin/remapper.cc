@@ -268,9 +268,16 @@ class Remapper {
   }
 
   void Refuse(int anchor, const std::vector<Statistics>& meanings, Reason reason) {
-    // A sum of squares under the root is the scale of a unit norm, say.
+    // A sum of squares under the root is the scale of a unit norm, say; the root of a mean square
+    // by which nothing is divided, a number that optimizers clip updates by.
     const bool scaled = !meanings.empty() && meanings[0].slope != 1;
-    if (reason == Reason::kNotANormalization || reason == Reason::kBatchStatistics || scaled) {
+    const auto is_plain_root = [&](const Statistics& s) {
+      return s.moment == Moment::kMeanSquare && s.epsilon == 0 && view_->op(anchor) == "Sqrt";
+    };
+    const bool plain =
+        reason == Reason::kNoOutput && std::all_of(meanings.begin(), meanings.end(), is_plain_root);
+    if (reason == Reason::kNotANormalization || reason == Reason::kBatchStatistics || scaled ||
+        plain) {
       VLOG(3) << "Leave " << view_->name(anchor) << " (" << view_->op(anchor)
               << ") as it is: " << ReasonSentence(reason);
       return;

@@ -201,6 +201,9 @@ Outcome TestCandidate(Scene* scene, TensorId anchor, bool inverse, Axes* axes, M
   constexpr int kNearZero = 2;
   *slope = 0;
   double count_of_first_draw = 0;
+  // One number does not tell a slope from an epsilon: it may be a vector's length, as optimizers
+  // take that of weights, and nobody's norm.
+  Outcome varies = Outcome::kFailed;
   for (int draw : {0, kNearZero, 1, Interpreter::kNumDraws - 1}) {
     std::optional<Test> test;
     double scale = 0;
@@ -216,6 +219,8 @@ Outcome TestCandidate(Scene* scene, TensorId anchor, bool inverse, Axes* axes, M
       if (draw == 0) count_of_first_draw = count;
       const bool is_count = std::fabs(*slope - count_of_first_draw) <= 3 * tolerance * *slope;
       const double ratio = is_count ? count / count_of_first_draw : 1.0;
+      const bool is_one_number = root->numbers.data.size() == 1;
+      varies = is_one_number ? Outcome::kFailed : Outcome::kEpsilonVaries;
       test = Epsilon(x->numbers, root->numbers, inverse, *reduced, moment, *slope * ratio,
                      tolerance, interpreter.constants());
       scale = MaxAbs(Map(x->numbers, [](double a) { return a * a; }));
@@ -227,11 +232,11 @@ Outcome TestCandidate(Scene* scene, TensorId anchor, bool inverse, Axes* axes, M
       *epsilon = test->epsilon;
       if (*epsilon > 0) scene->scale_of_last_draw = std::sqrt(*epsilon);
     } else if (std::fabs(test->epsilon - *epsilon) > 3 * tolerance * (scale + *epsilon)) {
-      return Outcome::kEpsilonVaries;
+      return varies;
     }
   }
   if (*epsilon == 0 && !VanishesWithX(*scene, anchor, inverse, axes)) return Outcome::kFailed;
-  return *epsilon >= 0 ? Outcome::kPassed : Outcome::kEpsilonVaries;
+  return *epsilon >= 0 ? Outcome::kPassed : varies;
 }
 
 }  // namespace

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -140,6 +141,21 @@ def test_process_that_never_stops_keeps_the_latest_records(
     assert "the latest 2 records; 1 came before" in str(report)
     nv_norms_rewriter.clear_report()
     assert not nv_norms_rewriter.report().notices
+
+
+@pytest.mark.parametrize("name", ["Lamb", "Adafactor", "Muon"])
+def test_lengths_of_weights_are_no_normalizations(name: str) -> None:
+    """Optimizers take the lengths of weights, gradients and updates, or their root mean squares."""
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential(
+        [keras.Input((8,)), keras.layers.Dense(16), keras.layers.LayerNormalization()]
+    )
+    optimizer = getattr(keras.optimizers, name)(1e-3)
+    model.compile(optimizer, "mse", jit_compile=False)
+    model.train_on_batch(np.ones((4, 8)), np.ones((4, 16)))
+    report = nv_norms_rewriter.report()
+    assert [record.direction for record in report] == ["forward", "backward"]
+    assert not report.refused
 
 
 def test_graph_without_norms_leaves_no_record() -> None:
