@@ -18,6 +18,7 @@ bool OutputCheck::IsCandidate(TensorId y) const {
   if (ClassOf(near_.view.op(y.node)) != OpClass::kView) return true;
   // A view after a complete output is taken in only if nobody else reads what comes before it.
   const TensorId before = near_.view.inputs(y.node)[0];
+  if (near_.view.def(before.node).device() != near_.view.def(y.node).device()) return false;
   if (ReadOnlyBy(before, y)) return true;
   const Value* value = near_.interpreter->Eval(before);
   return value == nullptr || value->dims != near_.x.dims || outputs_->At(before) == nullptr;

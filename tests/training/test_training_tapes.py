@@ -15,6 +15,7 @@ from training_steps import (
     spec,
 )
 
+import nv_norms_rewriter
 import oracle
 
 NORMS = pytest.mark.parametrize("norm", FOUR, ids=lambda norm: norm.name)
@@ -374,3 +375,24 @@ def test_threads_that_differentiate_a_function_at_once(rng) -> None:
             results = [pool.submit(one) for _ in range(threads)]
             for result in results:
                 np.testing.assert_allclose(result.result(), expected, 1e-5, 1e-5)
+
+
+def test_function_that_names_the_device_of_its_ops(rng) -> None:
+    """Its results, which are given back by ops of no device, need not be on that one."""
+    x, w = (tf.constant(normal(rng, 2, 16, 32)) for _ in range(2))
+
+    @tf.function
+    def layer_norm(x):
+        with tf.device("/job:localhost/replica:0/task:0/device:CPU:0"):
+            mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+            return (x - mean) * tf.math.rsqrt(variance + 1e-3)
+
+    nv_norms_rewriter.clear_report()
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = layer_norm(x)
+    dx = tape.gradient(y, x, w)
+    report = nv_norms_rewriter.report()
+    assert report.counts == {"layer_norm forward": 1, "layer_norm backward": 1}
+    expected = oracle.backward(w, x, None, (2,), (2,), 1e-3).dx
+    np.testing.assert_allclose(dx, expected, 1e-5, 1e-5)
