@@ -267,17 +267,23 @@ class Remapper {
     return false;
   }
 
-  void Refuse(int anchor, const std::vector<Statistics>& meanings, Reason reason) {
-    // A sum of squares under the root is the scale of a unit norm, say; the root of a mean square
-    // by which nothing is divided, a number that optimizers clip updates by.
-    const bool scaled = !meanings.empty() && meanings[0].slope != 1;
-    const auto is_plain_root = [&](const Statistics& s) {
-      return s.moment == Moment::kMeanSquare && s.epsilon == 0 && view_->op(anchor) == "Sqrt";
+  bool IsRootOfAll(int anchor, const std::vector<Statistics>& meanings) const {
+    const TensorInfo& root = shapes_->Get({anchor, 0});
+    const bool is_one_number = root.rank_known && std::all_of(root.dims.begin(), root.dims.end(),
+                                                              [](int64_t d) { return d == 1; });
+    const auto is_plain = [](const Statistics& s) {
+      return s.moment == Moment::kMeanSquare && s.epsilon == 0;
     };
-    const bool plain =
-        reason == Reason::kNoOutput && std::all_of(meanings.begin(), meanings.end(), is_plain_root);
+    return is_one_number && std::all_of(meanings.begin(), meanings.end(), is_plain);
+  }
+
+  void Refuse(int anchor, const std::vector<Statistics>& meanings, Reason reason) {
+    // A sum of squares under the root is the scale of a unit norm, say; the root of a whole
+    // tensor's mean square, what optimizers clip updates by.
+    const bool scaled = !meanings.empty() && meanings[0].slope != 1;
+    const bool of_all = reason == Reason::kNoOutput && IsRootOfAll(anchor, meanings);
     if (reason == Reason::kNotANormalization || reason == Reason::kBatchStatistics || scaled ||
-        plain) {
+        of_all) {
       VLOG(3) << "Leave " << view_->name(anchor) << " (" << view_->op(anchor)
               << ") as it is: " << ReasonSentence(reason);
       return;

@@ -25,7 +25,7 @@ _CPU_VARIABLES = ("NV_NORMS_CPU_TARGET", "NV_NORMS_CPU_PREFETCH")
 # a library that was built for another TensorFlow must not even be loaded.
 _BUILT_FOR = re.compile(rb'"tensorflow": ?"([0-9]+\.[0-9A-Za-z.+-]*)"')
 
-
+# Of an ELF file of 64 bits: where the table of its sections is, the size of an entry, how many.
 _ELF_HEADER = struct.Struct("<40xQ10xHH2x")
 
 _AGAIN = (
@@ -56,7 +56,7 @@ def built_for(library: Path) -> str | None:
 def damage(library: Path) -> str:
     """ "" if the file looks whole, else a sentence: loading one that is cut short ends the process.
 
-    An ELF file of 64 bits ends with the table of its sections, and says at its beginning where.
+    An ELF file ends with the table of its sections, and says at its beginning where that is.
     """
     try:
         with library.open("rb") as file:

@@ -158,6 +158,13 @@ def test_lengths_of_weights_are_no_normalizations(name: str) -> None:
     assert not report.refused
 
 
+def test_epsilon_outside_of_the_root_is_reported() -> None:
+    norm = tf.function(lambda x: x / (tf.sqrt(tf.reduce_mean(x * x, -1, keepdims=True)) + 1e-3))
+    norm(tf.ones((4, 8)))
+    (record,) = nv_norms_rewriter.report()
+    assert (record.kind, record.reason) == ("rms_norm", "no_output")
+
+
 def test_graph_without_norms_leaves_no_record() -> None:
     tf.function(lambda x: tf.nn.softmax(tf.math.rsqrt(x) * 3.0 + x))(tf.ones((4, 8)))
     assert list(nv_norms_rewriter.report()) == []
