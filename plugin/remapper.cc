@@ -16,6 +16,7 @@
 #include "plugin/edit.h"
 #include "plugin/edit_steps.h"
 #include "plugin/graph/accumulation.h"
+#include "plugin/graph/devices.h"
 #include "plugin/graph/fused_ops.h"
 #include "plugin/graph/gradient_shapes.h"
 #include "plugin/graph/shapes.h"
@@ -356,18 +357,6 @@ Work WorkIn(GraphView* graph, const RemapperOptions& options, const std::functio
   return work;
 }
 
-bool IsOfJob(const std::string& device, const std::string& job) {
-  return device.find("/job:" + job) != std::string::npos;
-}
-
-// Whether a graph that a program runs in parts, some in its own process (its job is "localhost" if
-// it is connected to workers), has nodes there. Nodes of other jobs go to processes which may not
-// know the fused ops.
-bool HasLocalNodes(const tensorflow::GraphDef& graph) {
-  return std::any_of(graph.node().begin(), graph.node().end(),
-                     [](const auto& node) { return IsOfJob(node.device(), "localhost"); });
-}
-
 bool NothingToDo(const tensorflow::GraphDef& graph, const std::string& graph_name) {
   VLOG(1) << "Graph " << graph_name << ": " << graph.node_size()
           << " nodes, nothing that looks like a normalization";
@@ -375,12 +364,6 @@ bool NothingToDo(const tensorflow::GraphDef& graph, const std::string& graph_nam
 }
 
 }  // namespace
-
-bool OnDevice(const std::string& device, const std::string& device_type) {
-  if (device.empty() || device_type.empty()) return true;
-  return device.find("device:" + device_type + ":") != std::string::npos ||
-         device.find("/" + device_type + ":") != std::string::npos;
-}
 
 bool MayHoldNormalizations(const tensorflow::GraphDef& graph, const std::string& name) {
   bool root = false, fused = false, beside = false;
@@ -411,8 +394,7 @@ absl::StatusOr<bool> Remap(const tensorflow::GraphDef& graph, TF_GrapplerItem* i
   const bool only_local = HasLocalNodes(graph);
   const std::function<bool(int)> nodes = [&](int node) {
     const std::string& device = view.def(node).device();
-    const bool elsewhere = only_local && IsOfJob(device, "") && !IsOfJob(device, "localhost");
-    return !elsewhere && OnDevice(device, options.device_type);
+    return OnDevice(device, options.device_type) && (!only_local || IsLocal(device));
   };
   const std::function<bool(int)> keep = [&](int node) {
     return options.preserve.count(view.name(node)) > 0;

@@ -24,9 +24,6 @@ struct RemapperOptions {
   bool check = false;  // an error for a graph that is none, even if it holds no normalization
 };
 
-// Whether a device of a node is, or may turn out to be, of this type (empty: any).
-bool OnDevice(const std::string& device, const std::string& device_type);
-
 // Whether there may be anything to look at: a quick answer for most graphs, by their ops.
 bool MayHoldNormalizations(const tensorflow::GraphDef& graph, const std::string& name);
 

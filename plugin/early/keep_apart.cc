@@ -12,8 +12,8 @@
 
 #include "plugin/early/body.h"
 #include "plugin/early/chains.h"
+#include "plugin/graph/devices.h"
 #include "plugin/optimizer.h"
-#include "plugin/remapper.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/node_def_util.h"

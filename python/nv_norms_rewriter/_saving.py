@@ -84,13 +84,12 @@ def lower(graph_def: Any) -> int:
     """
     count = _lower_graph(graph_def)
     library = graph_def.library
-    functions: dict[str, tuple[str, list[int], list[int]]] = {}
     for function in list(library.function):
         ports: dict[str, list[str]] = {}
         for node in function.node_def:
             if _has_mark(node):
                 ports[node.name] = _outputs(node)
-                _make_call(node, _stock_function(node, functions, library))
+                _make_call(node, library)
         if ports:
             count += len(ports)
             for node in function.node_def:
@@ -139,8 +138,7 @@ def _lower_graph(graph_def: Any) -> int:
         node.input.extend([*(inside(t.name) for t in concrete.outputs), *waited_for])
         node.op = "IdentityN"
         _drop_attributes(node)
-        types = [t.dtype.as_datatype_enum for t in concrete.outputs]
-        node.attr["T"].list.type.extend(types)
+        node.attr["T"].list.type.extend(_types(concrete.outputs))
     graph_def.node.extend(made)
     return len(marked)
 
@@ -174,31 +172,20 @@ def _attributes(node: Any) -> dict[str, Any]:
     return {key: value for key, value in node.attr.items() if not key.startswith("_")}
 
 
-def _make_call(node: Any, function: tuple[str, list[int], list[int]]) -> None:
-    name, types_in, types_out = function
-    node.op = "PartitionedCall"
-    _drop_attributes(node)
-    node.attr["f"].func.name = name
-    node.attr["Tin"].list.type.extend(types_in)
-    node.attr["Tout"].list.type.extend(types_out)
-
-
-def _stock_function(
-    node: Any, functions: dict[str, tuple[str, list[int], list[int]]], library: Any
-) -> tuple[str, list[int], list[int]]:
-    """Name and types of a function that computes what the node does; put in the library."""
+def _make_call(node: Any, library: Any) -> None:
+    """Makes the node a call of a function that computes what it does; put in the library."""
     concrete = _traced(node.op, _attributes(node))
     definition = concrete.function_def
-    name = definition.signature.name
-    if name not in functions:
-        inner = concrete.graph.as_graph_def().library.function
-        _add_functions(library, [*inner, definition])
-        types = (
-            [t.dtype.as_datatype_enum for t in tensors]
-            for tensors in (concrete.inputs, concrete.outputs)
-        )
-        functions[name] = (name, *types)
-    return functions[name]
+    _add_functions(library, [*concrete.graph.as_graph_def().library.function, definition])
+    _drop_attributes(node)
+    node.op = "PartitionedCall"
+    node.attr["f"].func.name = definition.signature.name
+    node.attr["Tin"].list.type.extend(_types(concrete.inputs))
+    node.attr["Tout"].list.type.extend(_types(concrete.outputs))
+
+
+def _types(tensors: list[Any]) -> list[int]:
+    return [tensor.dtype.as_datatype_enum for tensor in tensors]
 
 
 def _traced(op: str, attributes: dict[str, Any]) -> Any:
