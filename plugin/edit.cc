@@ -195,8 +195,7 @@ int ApplyForward(GraphView* view, Shapes* shapes, const ForwardMatch& match,
     TensorId y{fused, 0};
     const bool last = match.parts.empty();
     if (merged) {
-      y = AddReshape(view, shapes, y, match.problem.split_shape, match.y.node,
-                     last ? match.y.node : -1);
+      y = AddReshapeToSplit(view, shapes, y, match, match.y.node, last ? match.y.node : -1);
     }
     if (!last) JoinParts(view, shapes, y, match.parts, match.parts_are_factors, match.y.node);
     shapes->Set(match.y.node, {y_info});

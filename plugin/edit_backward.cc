@@ -146,7 +146,7 @@ TensorId ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forw
   if (merged) {
     inputs[0] = AddReshape(view, shapes, backward.dy, forward.problem.merged_shape, place, -1);
   } else if (backward.reshape_dy) {
-    inputs[0] = AddReshapeLike(view, shapes, backward.dy, forward.x, place);
+    inputs[0] = AddReshapeLike(view, shapes, backward.dy, forward.x, place, -1);
   }
   if (gamma.valid()) inputs.push_back(gamma);
   inputs.push_back({fused, 1});
@@ -181,9 +181,9 @@ TensorId ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forw
     const bool last = backward.parts.empty();
     if (merged || backward.reshape_dx) {
       // Where dx has another shape than x, that one; else x's own, from before it was merged.
-      dx = AddReshape(view, shapes, dx,
-                      backward.reshape_dx ? info.dims : forward.problem.split_shape, node,
-                      last ? node : -1);
+      const int in_place_of = last ? node : -1;
+      dx = backward.reshape_dx ? AddReshape(view, shapes, dx, info.dims, node, in_place_of)
+                               : AddReshapeToSplit(view, shapes, dx, forward, node, in_place_of);
     } else if (last) {
       PutIdentity(view, shapes, dx, node);
     }

@@ -56,6 +56,20 @@ NodeDef ReshapeDef(const NodeDef& like, DataType type, DataType shape_type) {
   return def;
 }
 
+TensorId PutReshape(GraphView* view, Shapes* shapes, TensorId tensor, TensorId shape_tensor,
+                    DataType shape_type, const TensorInfo& info, int like, int in_place_of) {
+  NodeDef reshape = ReshapeDef(view->def(like), info.dtype, shape_type);
+  int node = in_place_of;
+  if (node >= 0) {
+    view->ReplaceNode(node, reshape, {tensor, shape_tensor}, {});
+  } else {
+    reshape.set_name(view->UniqueName(view->name(like) + "/reshape"));
+    node = view->AddNode(reshape, {tensor, shape_tensor}, {}, like);
+  }
+  shapes->Set(node, {info});
+  return {node, 0};
+}
+
 }  // namespace
 
 void AddControls(const GraphView& view, int node, std::vector<int>* controls) {
@@ -106,20 +120,12 @@ TensorId AddReshape(GraphView* view, Shapes* shapes, TensorId tensor,
       AddConstant(view, shapes, sizes, tensorflow::DT_INT64, view->name(like) + "/shape",
                   view->def(like).device(), like, {tensor.node});
   const DataType type = shapes->Get(tensor).dtype;
-  NodeDef reshape = ReshapeDef(view->def(like), type, tensorflow::DT_INT64);
-  int node = in_place_of;
-  if (node >= 0) {
-    view->ReplaceNode(node, reshape, {tensor, shape_tensor}, {});
-  } else {
-    reshape.set_name(view->UniqueName(view->name(like) + "/reshape"));
-    node = view->AddNode(reshape, {tensor, shape_tensor}, {}, like);
-  }
-  shapes->Set(node, {{type, true, shape}});
-  return {node, 0};
+  return PutReshape(view, shapes, tensor, shape_tensor, tensorflow::DT_INT64, {type, true, shape},
+                    like, in_place_of);
 }
 
-TensorId AddReshapeLike(GraphView* view, Shapes* shapes, TensorId tensor, TensorId shaped,
-                        int like) {
+TensorId AddReshapeLike(GraphView* view, Shapes* shapes, TensorId tensor, TensorId shaped, int like,
+                        int in_place_of) {
   NodeDef shape;
   shape.set_op("Shape");
   shape.set_name(view->UniqueName(view->name(like) + "/shape"));
@@ -129,11 +135,15 @@ TensorId AddReshapeLike(GraphView* view, Shapes* shapes, TensorId tensor, Tensor
   SetType(&shape, "out_type", tensorflow::DT_INT32);
   const TensorId shape_tensor{view->AddNode(shape, {shaped}, {}, like), 0};
   const DataType type = shapes->Get(tensor).dtype;
-  NodeDef reshape = ReshapeDef(view->def(like), type, tensorflow::DT_INT32);
-  reshape.set_name(view->UniqueName(view->name(like) + "/reshape"));
-  const int node = view->AddNode(reshape, {tensor, shape_tensor}, {}, like);
-  shapes->Set(node, {{type, info.rank_known, info.dims}});
-  return {node, 0};
+  return PutReshape(view, shapes, tensor, shape_tensor, tensorflow::DT_INT32,
+                    {type, info.rank_known, info.dims}, like, in_place_of);
+}
+
+TensorId AddReshapeToSplit(GraphView* view, Shapes* shapes, TensorId tensor,
+                           const ForwardMatch& match, int like, int in_place_of) {
+  const auto& shape = match.problem.split_shape;
+  if (shape.empty()) return AddReshapeLike(view, shapes, tensor, match.x, like, in_place_of);
+  return AddReshape(view, shapes, tensor, shape, like, in_place_of);
 }
 
 TensorId AddCast(GraphView* view, Shapes* shapes, TensorId tensor, DataType to, int like) {

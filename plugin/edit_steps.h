@@ -42,9 +42,13 @@ TensorInfo WithShapeOf(TensorInfo info, const TensorInfo& shaped);
 TensorId AddReshape(GraphView* view, Shapes* shapes, TensorId tensor,
                     const std::vector<int64_t>& shape, int like, int in_place_of);
 
-// Adds a Reshape of `tensor` to the shape that `shaped` has when the graph runs.
-TensorId AddReshapeLike(GraphView* view, Shapes* shapes, TensorId tensor, TensorId shaped,
-                        int like);
+// The same to the shape that `shaped` has when the graph runs.
+TensorId AddReshapeLike(GraphView* view, Shapes* shapes, TensorId tensor, TensorId shaped, int like,
+                        int in_place_of);
+
+// The same, of what an op gave for an x whose axes were merged, to that x's own shape.
+TensorId AddReshapeToSplit(GraphView* view, Shapes* shapes, TensorId tensor,
+                           const ForwardMatch& match, int like, int in_place_of);
 
 // Adds a Cast of `tensor` next to the node `like`.
 TensorId AddCast(GraphView* view, Shapes* shapes, TensorId tensor, tensorflow::DataType to,

@@ -58,14 +58,22 @@ const Output* Outputs::At(TensorId tensor) const {
   return found == index_.end() ? nullptr : &all_[found->second];
 }
 
-bool Outputs::MayBeParameter(TensorId tensor) {
-  if (FromX(tensor)) return false;
-  const Value* value = near_.interpreter->Eval(tensor);
-  if (value == nullptr) return false;
+std::optional<Problem> Outputs::ProblemWith(TensorId parameter) {
+  if (FromX(parameter)) return std::nullopt;
+  const Value* value = near_.interpreter->Eval(parameter);
+  if (value == nullptr) return std::nullopt;
   const Dim atoms = value->Flat();
-  return !atoms.empty() &&
-         FindProblem(*near_.axes, near_.x.dims, near_.x.reduced, &atoms, near_.statistics.moment)
-             .has_value();
+  if (atoms.empty()) return std::nullopt;
+  return FindProblem(*near_.axes, near_.x.dims, near_.x.reduced, &atoms, near_.statistics.moment);
+}
+
+bool Outputs::MayBeParameter(TensorId tensor) { return ProblemWith(tensor).has_value(); }
+
+// A layer norm and then a table of positions is that, not a group norm whose groups are positions.
+bool Outputs::MayComeAfter(TensorId tensor) {
+  const auto with = ProblemWith(tensor);
+  if (!with || !with->merges_batch) return with.has_value();
+  return !FindProblem(*near_.axes, near_.x.dims, near_.x.reduced, nullptr, near_.statistics.moment);
 }
 
 // Gamma and beta vary along the same axes.
@@ -114,8 +122,10 @@ void Outputs::Add(const Output& output) {
 // Takes beta out of the terms that do not come from the anchor; the others become parts.
 void Outputs::TakeBeta(const std::vector<BagItem>& others, Output* output) {
   for (const BagItem& item : others) {
-    const bool fits = !output->beta.valid() && !item.inverted && MayBeParameter(item.tensor) &&
-                      (!output->gamma.valid() || SameAxes(output->gamma, item.tensor));
+    const bool fits =
+        !output->beta.valid() && !item.inverted &&
+        (output->gamma.valid() ? SameAxes(output->gamma, item.tensor) && MayBeParameter(item.tensor)
+                               : MayComeAfter(item.tensor));
     if (fits) {
       output->beta = item.tensor;
     } else {
@@ -127,7 +137,7 @@ void Outputs::TakeBeta(const std::vector<BagItem>& others, Output* output) {
 
 void Outputs::TakeGamma(const std::vector<BagItem>& others, Output* output) {
   for (const BagItem& item : others) {
-    if (!output->gamma.valid() && !item.inverted && MayBeParameter(item.tensor)) {
+    if (!output->gamma.valid() && !item.inverted && MayComeAfter(item.tensor)) {
       output->gamma = item.tensor;
     } else {
       output->parts.push_back({item.tensor, item.inverted});

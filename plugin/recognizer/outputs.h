@@ -61,7 +61,9 @@ class Outputs {
 
  private:
   bool FromX(TensorId tensor) const;  // or whether it is x
+  std::optional<Problem> ProblemWith(TensorId parameter);
   bool MayBeParameter(TensorId tensor);
+  bool MayComeAfter(TensorId tensor);  // as the first parameter of what is an output without it
   bool SameAxes(TensorId a, TensorId b);
   bool IsNormalized(const std::vector<BagItem>& items, bool product, Output* output);
   void Add(const Output& output);

@@ -119,6 +119,24 @@ std::optional<Problem> OverSpaceMerged(const Axes& axes, const Dims& x, const Di
   return problem;
 }
 
+// Groups in the last axes that have parameters of their own, of x with several axes before them:
+// heads, or channels of rows that a Reshape took for a batch. (Without parameters it is a layer
+// norm, if of another view of x.)
+std::optional<Problem> OverBatchMerged(const Axes& axes, const Dims& x, const Dim& reduced,
+                                       const Dim& parameter) {
+  for (int channel = static_cast<int>(x.size()) - 1; channel > 0; --channel) {
+    const auto split = x.begin() + channel;
+    const Dims merged = {Flat(Dims(x.begin(), split)), Flat(Dims(split, x.end()))};
+    auto problem = OverSpace(axes, merged, reduced, &parameter, 1);
+    if (!problem || problem->kind != Kind::kGroupNorm) continue;
+    if (!ShapeOf(axes, merged, &problem->merged_shape)) return std::nullopt;
+    if (!ShapeOf(axes, x, &problem->split_shape)) problem->split_shape.clear();
+    problem->merges_batch = true;
+    return problem;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 const char* KindName(Kind kind) {
@@ -154,6 +172,9 @@ std::optional<Problem> FindProblem(const Axes& axes, const Dims& x, const Dim& r
   for (int group_axis : {rank - 2, 1}) {
     if (rank < 4) break;
     if (auto problem = OverSpaceMerged(axes, x, reduced, parameter, group_axis)) return problem;
+  }
+  if (!over_axes && parameter != nullptr && rank > 2) {
+    return OverBatchMerged(axes, x, reduced, *parameter);
   }
   return over_axes;
 }

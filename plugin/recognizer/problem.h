@@ -24,8 +24,11 @@ struct Problem {
   std::string data_format;  // instance and group norm
   int64_t groups = 0;       // group norm
   // If not empty, x is to be reshaped so before the op, and y to `split_shape` after it: the graph
-  // keeps groups and the channels within them as two axes. At most one size is -1.
+  // keeps groups and the channels within them as two axes, or the batch. At most one size is -1;
+  // split_shape is empty where more than one is unknown, and then x's when the graph runs.
   std::vector<int64_t> merged_shape, split_shape;
+  // Several axes before the groups are one batch for the op.
+  bool merges_batch = false;
 };
 
 // Which op covers a normalization of a tensor with dimensions `x` over the atoms `reduced`, with

@@ -259,18 +259,26 @@ class Edit:
         wanted = [split(i) for i in self._after[name].input if not i.startswith("^")]
         if len(wanted) != len(op.inputs) or op.op_def.is_stateful or _is_opaque(op):
             return False
+        shapes = [self._shape(*place) for place in wanted]
         return any(
-            not self._shape(*place).is_compatible_with(now.shape)
-            for place, now in zip(wanted, op.inputs, strict=True)
+            shape is None or not shape.is_compatible_with(now.shape)
+            for shape, now in zip(shapes, op.inputs, strict=True)
         )
 
-    def _shape(self, name: str, port: int) -> tf.TensorShape:
-        """Of an input in the edited graph, as far as that can be told before it is made."""
+    def _shape(self, name: str, port: int) -> tf.TensorShape | None:
+        """Of an input in the edited graph, as far as that can be told before it is made.
+
+        None if it may be any: of a Reshape that was not there before.
+        """
         old, new = self._before.get(name), self._after[name]
         if old is not None and old.op == new.op:
             return self._old_tensor(name, port).shape
         if new.op in FORWARD_OPS and port == 0:  # y has the shape of x
             return self._shape(*split(new.input[0]))
+        if new.op in FUSED_OPS and port < new.attr["num_dx"].i:  # and so has dx
+            return self._shape(*split(new.input[1]))
+        if old is None and new.op == "Reshape":
+            return None
         return tf.TensorShape(None)
 
     def _make(self, name: str) -> tf.Operation | None:

@@ -120,4 +120,15 @@ LINES = [
         {"layer_norm": 5},
         {"images": Input((2, 8, 8, 3))},
     ),
+    model(
+        "rwkv7",  # the embeddings', 2 and one of the heads in each of 2 layers, the last
+        lambda hub: hub.models.RWKV7Backbone(
+            vocabulary_size=50, num_layers=2, hidden_size=8, head_size=4, intermediate_dim=16
+        ),
+        {"layer_norm": 6, "group_norm": 2},
+        {
+            "token_ids": Input((2, 16), below=50),
+            "padding_mask": Input((2, 16), below=2),
+        },
+    ),
 ]

@@ -57,6 +57,18 @@ def _two_views(builder):
     return function
 
 
+def _heads(builder):
+    """Each head has a gamma and a beta of its own, and tf.nn.batch_normalization puts them in."""
+    gamma, beta = builder.parameter("gamma", (2, 4)), builder.parameter("beta", (2, 4))
+
+    def function(x):
+        mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+        g, b = tf.cast(gamma, x.dtype), tf.cast(beta, x.dtype)
+        return tf.nn.batch_normalization(x, mean, variance, b, g, 1e-3)
+
+    return function
+
+
 def _transposed(builder):
     """Channels are moved to the end and back."""
     gamma, beta = builder.parameter("gamma", (6,)), builder.parameter("beta", (6,))
@@ -251,6 +263,14 @@ LINES = [
         expect_by={"channels": {"layer_norm": 1}},
     ),
     Line("hand.two_views", _two_views, {"layer_norm": 1}, (Input((3, 5, 8)),), epsilon=1e-5),
+    Line(
+        "hand.heads",
+        _heads,
+        {"group_norm": 1},
+        (Input((3, 5, 2, 4)),),
+        more=_HALF,
+        expect_by={"channels": {}},  # x may have one head, as far as the graph tells
+    ),
     Line(
         "hand.transposed",
         _transposed,
