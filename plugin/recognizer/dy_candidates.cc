@@ -80,8 +80,9 @@ bool SameShape(const TensorInfo& dy, const TensorInfo& x, bool surely) {
   if (dy.dims.size() != x.dims.size()) return false;
   for (size_t i = 0; i < dy.dims.size(); ++i) {
     const int64_t of_dy = dy.dims[i], of_x = x.dims[i];
-    if (of_dy == of_x || (of_dy < 0 && of_x < 0)) continue;
-    if (of_dy == 1 || of_x == 1 || (of_dy >= 0 && (of_x >= 0 || surely))) return false;
+    if (of_dy == of_x && (of_x != -1 || !surely)) continue;
+    if (of_dy < 0 && of_x < 0 && !surely) continue;
+    if (of_dy == 1 || of_x == 1 || surely || (of_dy >= 0 && of_x >= 0)) return false;
   }
   return true;
 }

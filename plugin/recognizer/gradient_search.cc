@@ -92,7 +92,7 @@ class GradientSearch {
       }
       if (interpreter.restart()) continue;
       if (!reference_ || !match_.found() || !HoldsInEveryDraw() || !HoldsForEveryRank() ||
-          !SizesSurelyFit()) {
+          HoldsOthers(interpreter) || !SizesSurelyFit()) {
         return BackwardMatch();
       }
       if (forward_.lone) {
@@ -337,6 +337,23 @@ class GradientSearch {
     return true;
   }
 
+  // Whether more than x, dy, gamma and beta is in it, and cancels unless it is 0.
+  bool HoldsOthers(const Interpreter& interpreter) const {
+    const auto is_parameter = [&](TensorId tensor) {
+      return (forward_.gamma.valid() && interpreter.IsSame(tensor, forward_.gamma)) ||
+             (forward_.beta.valid() && interpreter.IsSame(tensor, forward_.beta));
+    };
+    std::vector<TensorId> outputs = {match_.dgamma, match_.dbeta};
+    for (const Part& term : match_.terms) outputs.push_back(term.tensor);
+    if (match_.terms.empty()) outputs.push_back(match_.dx);
+    for (TensorId output : outputs) {
+      if (!output.valid()) continue;
+      const auto operands = interpreter.OperandsOf(output);
+      if (!std::all_of(operands.begin(), operands.end(), is_parameter)) return true;
+    }
+    return false;
+  }
+
   // The forward holds for every rank where nobody knows x's; its gradient may count axes another
   // way. A dy of known rank tells x's.
   bool HoldsForEveryRank() {
@@ -354,12 +371,12 @@ class GradientSearch {
     if (axes_.tied().empty()) return true;
     Axes axes;
     const auto see = [&](const std::vector<TensorId>& tensors) {
-      nv_norms::HoldsInEveryDraw(scene_, &axes, [&](Interpreter* interpreter, const Axes&) {
-        for (TensorId tensor : tensors) interpreter->Eval(tensor);
-        return true;
+      return nv_norms::HoldsInEveryDraw(scene_, &axes, [&](Interpreter* interpreter, const Axes&) {
+        return std::all_of(tensors.begin(), tensors.end(),
+                           [&](TensorId tensor) { return interpreter->Eval(tensor) != nullptr; });
       });
     };
-    if (!forward_.lone) see({forward_.y});
+    if (!forward_.lone && !see({forward_.y})) return false;
     const std::set<int64_t> before = axes.tied();
     std::vector<TensorId> tensors = {forward_.x, scene_.dy};
     for (TensorId tensor : {match_.dgamma, match_.dbeta}) {
@@ -374,7 +391,8 @@ class GradientSearch {
         if (FromDy(term)) tensors.push_back(term);
       }
     }
-    see(tensors);
+    // Without what tied them before, the Sum that undoes a broadcast may be one over anything.
+    if (!see(tensors)) return false;
     std::set<int64_t> tied;
     std::set_difference(axes.tied().begin(), axes.tied().end(), before.begin(), before.end(),
                         std::inserter(tied, tied.end()));

@@ -218,6 +218,30 @@ std::optional<Value> Interpreter::Operand(TensorId tensor) {
   return Leaf(tensor, false);
 }
 
+std::vector<TensorId> Interpreter::OperandsOf(TensorId tensor) const {
+  std::vector<TensorId> found, queue = {tensor};
+  std::unordered_set<TensorId, TensorIdHash> seen = {tensor};
+  const std::unordered_set<TensorId, TensorIdHash> operands(operands_.begin(), operands_.end());
+  while (!queue.empty()) {
+    TensorId at = queue.back();
+    queue.pop_back();
+    const auto same = identified_.find(Identify(at, 0));
+    if (same != identified_.end()) at = same->second;
+    if (numbers_.count(at) > 0 || IsRoot(at) || at == scene_.dy || at == scene_.before_dy) continue;
+    if (operands.count(at) > 0 || scene_.dependents.count(at.node) == 0) {
+      found.push_back(at);
+      continue;
+    }
+    for (const TensorId& input : view_.inputs(at.node)) {
+      // What was not evaluated is axes and shapes.
+      if ((memo_.count(input) > 0 || operands.count(input) > 0) && seen.insert(input).second) {
+        queue.push_back(input);
+      }
+    }
+  }
+  return found;
+}
+
 std::optional<Value> Interpreter::Constant(TensorId tensor, double number) {
   Value value;
   if (const auto shape = ShapeOf(tensor)) {

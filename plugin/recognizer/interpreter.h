@@ -46,8 +46,9 @@ struct SizeTensor {
 // Evaluates tensors on a tiny model with random values, in float64: "random interpretation".
 // Axes have tiny sizes; a Sum counts with the real ones, so that the constants 1 / N of the graph
 // cancel as they do in reality. What is not a dependent of a root, or is not understood, is an
-// operand with random values of its own; that is sound, because an identity that holds for all
-// values holds for the real one.
+// operand with random values of its own. An identity that holds for all values holds for the real
+// one; but operands are never 0 here, as they are divided by, so nothing may be concluded where one
+// cancels (OperandsOf).
 class Interpreter {
  public:
   // The draws differ in values, in scale (from 1e-6 to 1e5; the scene's in the last one), in the
@@ -66,6 +67,11 @@ class Interpreter {
 
   // Operands met so far, in the order of their meeting. Constants are among them.
   const std::vector<TensorId>& operands() const { return operands_; }
+  // The operands that a tensor's value came from, numbers aside: nothing else but the roots and dy
+  // can change it, these included where they cancel in all draws.
+  std::vector<TensorId> OperandsOf(TensorId tensor) const;
+  // Whether two operands are surely the same values.
+  bool IsSame(TensorId a, TensorId b) const { return Identify(a, 0) == Identify(b, 0); }
   // Scalar constants met so far.
   const std::vector<double>& constants() const { return constants_; }
   // The operands that are numbers: constants and counts.

@@ -40,6 +40,10 @@ bool OutputCheck::Fits(const Output& output, ForwardMatch* match, Reason* reason
     *reason = Reason::kNotExpressible;
     return false;
   }
+  if (HoldsOthers(output)) {
+    *reason = Reason::kOperandCancels;
+    return false;
+  }
   if (IsTransposedCopy(output.y)) return false;
   const std::vector<int> core =
       NodesBetween(near_.view, near_.scene.dependents, {near_.statistics.x}, {output.y.node});
@@ -94,6 +98,21 @@ bool OutputCheck::HasNoSafeguard(const Output& output) const {
   const auto value = Combine(output.core, output.core_is_product, &interpreter);
   return value && std::none_of(value->data.begin(), value->data.end(),
                                [](double v) { return std::isfinite(v); });
+}
+
+// Whether more than x, gamma and beta is in it, and cancels unless it is 0: weights of moments that
+// are the same for all elements, say.
+bool OutputCheck::HoldsOthers(const Output& output) const {
+  const Interpreter& interpreter = *near_.interpreter;
+  const auto is_parameter = [&](TensorId tensor) {
+    return (output.gamma.valid() && interpreter.IsSame(tensor, output.gamma)) ||
+           (output.beta.valid() && interpreter.IsSame(tensor, output.beta));
+  };
+  for (const BagItem& item : output.core) {
+    const auto operands = interpreter.OperandsOf(item.tensor);
+    if (!std::all_of(operands.begin(), operands.end(), is_parameter)) return true;
+  }
+  return false;
 }
 
 // Narrowing to half and widening again would lose the rounding that the graph asks for.

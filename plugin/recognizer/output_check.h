@@ -24,6 +24,7 @@ class OutputCheck {
   bool HoldsInEveryDraw(const Output& output) const;
 
  private:
+  bool HoldsOthers(const Output& output) const;
   bool LosesRounding(TensorId y) const;
   bool ReadOnlyBy(TensorId tensor, TensorId view_of_it) const;
   bool IsTransposedCopy(TensorId y) const;

@@ -127,6 +127,8 @@ std::optional<Problem> OverBatchMerged(const Axes& axes, const Dims& x, const Di
   for (int channel = static_cast<int>(x.size()) - 1; channel > 0; --channel) {
     const auto split = x.begin() + channel;
     const Dims merged = {Flat(Dims(x.begin(), split)), Flat(Dims(split, x.end()))};
+    // Of a single sample anything that has its shape, dy, say, would be a parameter.
+    if (merged[0].empty()) return std::nullopt;
     auto problem = OverSpace(axes, merged, reduced, &parameter, 1);
     if (!problem || problem->kind != Kind::kGroupNorm) continue;
     if (!ShapeOf(axes, merged, &problem->merged_shape)) return std::nullopt;

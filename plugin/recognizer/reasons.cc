@@ -18,6 +18,8 @@ const char* ReasonName(Reason reason) {
       return "moments_differ";
     case Reason::kParameterVaries:
       return "parameter_varies";
+    case Reason::kOperandCancels:
+      return "operand_cancels";
     case Reason::kNoOutput:
       return "no_output";
     case Reason::kNoGradient:
@@ -68,6 +70,8 @@ const char* ReasonSentence(Reason reason) {
       return "the variance runs over other axes than the mean";
     case Reason::kParameterVaries:
       return "gamma or beta varies along other axes than a normalization's parameters do";
+    case Reason::kOperandCancels:
+      return "something that is no parameter, weights, say, takes part, and cancels only if not 0";
     case Reason::kNoOutput:
       return "no tensor equals xhat * gamma + beta";
     case Reason::kNoGradient:

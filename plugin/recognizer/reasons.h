@@ -13,6 +13,7 @@ enum class Reason {
   kEpsilonOutOfRange,   // the ops keep it in float32, where it is no normal number
   kMomentsDiffer,       // the variance runs over other axes than the mean
   kParameterVaries,     // gamma or beta varies along other axes than the layer's
+  kOperandCancels,      // something else takes part, and cancels if it is not 0
   kNoOutput,            // no tensor equals xhat * gamma + beta
   kNoGradient,          // no tensors equal the gradients
   kGradientElsewhere,   // the gradient is in another loop or branch

@@ -135,3 +135,37 @@ def test_channels_that_an_argument_leaves_open(rng, channels: int) -> None:
     values = _draw(rng, 1, 4, channels), _draw(rng, 4), _draw(rng, 4)
     known = (None, None, None), (4,), (None,)
     _step_as_stock(step, known, values)
+
+
+@pytest.mark.parametrize("sizes", [(1, 2), (2, 1), (3, 3)], ids=str)
+def test_gradient_of_a_norm_whose_input_is_broadcast_elsewhere(rng, sizes: Sequence[int]) -> None:
+    """That part of a sum with another norm tells the sizes apart, not the gradient's own terms.
+
+    Its dy was taken from before the Sum that undoes the broadcast, which the op then refused.
+    """
+
+    def step(x: tf.Tensor, z: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch([x, z])
+            mean, variance = tf.nn.moments(z, [-2], keepdims=True)
+            first = tf.nn.batch_normalization(z, mean, variance, None, None, EPSILON)
+            both = first + layer_norm(x + z, -1, EPSILON)
+            loss = tf.reduce_sum(both * tf.cos(tf.range(8.0)))
+        return tape.gradient(loss, [x, z])
+
+    known = [(None, None, 8)] * 2
+    values = _draw(rng, sizes[0], 3, 8), _draw(rng, sizes[1], 1 if sizes[0] != 3 else 3, 8)
+    assert _step_as_stock(step, known, values).count("forward") == 2
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_gradient_of_a_norm_and_of_its_sum_with_a_larger_one(rng, batch: int) -> None:
+    def step(x: tf.Tensor, z: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = x * _rms(x) + z
+            loss = tf.reduce_sum(y**3) + tf.reduce_sum(x * y)
+        return [tape.gradient(loss, x)]
+
+    values = _draw(rng, batch, 6), _draw(rng, 4, 6)
+    assert "forward" in _step_as_stock(step, [(None, 6)] * 2, values)
