@@ -91,8 +91,8 @@ class GradientSearch {
         if (!interpreter.restart()) CheckLayoutOfDx();
       }
       if (interpreter.restart()) continue;
-      if (!reference_ || !match_.found() || !HoldsInEveryDraw() || !HoldsForEveryRank() ||
-          HoldsOthers(interpreter) || !SizesSurelyFit()) {
+      if (!reference_ || !match_.found() || !HoldsInEveryDrawOf(scene_) || !HoldsForEveryRank() ||
+          HangsOnOthers(interpreter) || !SizesSurelyFit()) {
         return BackwardMatch();
       }
       if (forward_.lone) {
@@ -329,29 +329,30 @@ class GradientSearch {
     return value == nullptr ? Dims() : value->dims;
   }
 
-  bool HoldsInEveryDraw() {
+  bool HoldsInEveryDrawOf(const Scene& scene) {
     for (int draw = 1; draw < Interpreter::kNumDraws; ++draw) {
-      Interpreter interpreter(scene_, &axes_, draw);
+      Interpreter interpreter(scene, &axes_, draw);
       if (!Holds(&interpreter, axes_)) return false;
     }
     return true;
   }
 
-  // Whether more than x, dy, gamma and beta is in it, and cancels unless it is 0.
-  bool HoldsOthers(const Interpreter& interpreter) const {
-    const auto is_parameter = [&](TensorId tensor) {
-      return (forward_.gamma.valid() && interpreter.IsSame(tensor, forward_.gamma)) ||
-             (forward_.beta.valid() && interpreter.IsSame(tensor, forward_.beta));
-    };
+  // Whether more than x, dy, gamma and beta is in it, and does not cancel where it is 0.
+  bool HangsOnOthers(const Interpreter& interpreter) {
     std::vector<TensorId> outputs = {match_.dgamma, match_.dbeta};
     for (const Part& term : match_.terms) outputs.push_back(term.tensor);
     if (match_.terms.empty()) outputs.push_back(match_.dx);
+    Scene scene = scene_;
     for (TensorId output : outputs) {
       if (!output.valid()) continue;
-      const auto operands = interpreter.OperandsOf(output);
-      if (!std::all_of(operands.begin(), operands.end(), is_parameter)) return true;
+      for (const TensorId& operand : interpreter.OperandsOf(output)) {
+        const bool is_parameter =
+            (forward_.gamma.valid() && interpreter.IsSame(operand, forward_.gamma)) ||
+            (forward_.beta.valid() && interpreter.IsSame(operand, forward_.beta));
+        if (!is_parameter) scene.zeros.push_back(operand);
+      }
     }
-    return false;
+    return !scene.zeros.empty() && !HoldsInEveryDrawOf(scene);
   }
 
   // The forward holds for every rank where nobody knows x's; its gradient may count axes another

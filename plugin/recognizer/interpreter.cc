@@ -62,6 +62,10 @@ Numbers Interpreter::Random(TensorId tensor, const Dim& atoms, bool is_root) con
   int count = 1;
   for (int size : numbers.sizes) count *= size;
   const double scale = draw_ < kNumDraws - 1 ? kScale[draw_] : scene_.scale_of_last_draw;
+  if (std::find(scene_.zeros.begin(), scene_.zeros.end(), tensor) != scene_.zeros.end()) {
+    numbers.data.assign(count, 0.0);
+    return numbers;
+  }
   uint64_t state = Mix((static_cast<uint64_t>(tensor.node) << 20) ^ (tensor.port << 8) ^ draw_);
   for (int i = 0; i < count; ++i) {
     state = Mix(state);

@@ -29,6 +29,7 @@ struct Scene {
   // If valid, dy is this tensor with its dimensions in `dy_order`.
   TensorId before_dy;
   std::vector<int64_t> dy_order;
+  std::vector<TensorId> zeros;  // operands that are 0; all others never are
 };
 
 // A number that the graph knows.
@@ -47,8 +48,8 @@ struct SizeTensor {
 // Axes have tiny sizes; a Sum counts with the real ones, so that the constants 1 / N of the graph
 // cancel as they do in reality. What is not a dependent of a root, or is not understood, is an
 // operand with random values of its own. An identity that holds for all values holds for the real
-// one; but operands are never 0 here, as they are divided by, so nothing may be concluded where one
-// cancels (OperandsOf).
+// one; but operands are not 0 here, as they are divided by, so where one cancels it is to be tried
+// with 0, too (OperandsOf, Scene::zeros).
 class Interpreter {
  public:
   // The draws differ in values, in scale (from 1e-6 to 1e5; the scene's in the last one), in the

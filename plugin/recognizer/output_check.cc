@@ -36,11 +36,11 @@ bool OutputCheck::Fits(const Output& output, ForwardMatch* match, Reason* reason
   // Only the op for layer norms can leave the mean where it is.
   const bool keeps_mean = !output.subtract_mean && moment == Moment::kVariance;
   if (!problem || (keeps_mean && problem->kind != Kind::kLayerNorm) ||
-      !ParametersSurelyFit(output, *problem) || !SizesSurelyFit(output)) {
+      !ParametersSurelyFit(output, parameter) || !SizesSurelyFit(output)) {
     *reason = Reason::kNotExpressible;
     return false;
   }
-  if (HoldsOthers(output)) {
+  if (HangsOnOthers(output)) {
     *reason = Reason::kOperandCancels;
     return false;
   }
@@ -81,12 +81,17 @@ bool OutputCheck::Fits(const Output& output, ForwardMatch* match, Reason* reason
 }
 
 bool OutputCheck::HoldsInEveryDraw(const Output& output) const {
+  return HoldsInEveryDrawOf(near_.scene, output) &&
+         (near_.statistics.epsilon > 0 || HasNoSafeguard(output));
+}
+
+bool OutputCheck::HoldsInEveryDrawOf(const Scene& scene, const Output& output) const {
   for (int draw = 1; draw < Interpreter::kNumDraws; ++draw) {
-    Interpreter interpreter(near_.scene, near_.axes, draw);
+    Interpreter interpreter(scene, near_.axes, draw);
     const auto x = Normalize(near_.view, near_.statistics, &interpreter);
     if (!x || !IsNormalizedX(output, *x, near_.statistics, &interpreter)) return false;
   }
-  return near_.statistics.epsilon > 0 || HasNoSafeguard(output);
+  return true;
 }
 
 // Without an epsilon, x = 0 gives 0 / 0; a graph that gives something else has a safeguard.
@@ -100,19 +105,20 @@ bool OutputCheck::HasNoSafeguard(const Output& output) const {
                                [](double v) { return std::isfinite(v); });
 }
 
-// Whether more than x, gamma and beta is in it, and cancels unless it is 0: weights of moments that
-// are the same for all elements, say.
-bool OutputCheck::HoldsOthers(const Output& output) const {
+// Whether more than x, gamma and beta is in it, and does not cancel where it is 0: weights of
+// moments that are the same for all elements, say; not a shift.
+bool OutputCheck::HangsOnOthers(const Output& output) const {
   const Interpreter& interpreter = *near_.interpreter;
-  const auto is_parameter = [&](TensorId tensor) {
-    return (output.gamma.valid() && interpreter.IsSame(tensor, output.gamma)) ||
-           (output.beta.valid() && interpreter.IsSame(tensor, output.beta));
-  };
+  Scene scene = near_.scene;
   for (const BagItem& item : output.core) {
-    const auto operands = interpreter.OperandsOf(item.tensor);
-    if (!std::all_of(operands.begin(), operands.end(), is_parameter)) return true;
+    for (const TensorId& operand : interpreter.OperandsOf(item.tensor)) {
+      const bool is_parameter =
+          (output.gamma.valid() && interpreter.IsSame(operand, output.gamma)) ||
+          (output.beta.valid() && interpreter.IsSame(operand, output.beta));
+      if (!is_parameter) scene.zeros.push_back(operand);
+    }
   }
-  return false;
+  return !scene.zeros.empty() && !HoldsInEveryDrawOf(scene, output);
 }
 
 // Narrowing to half and widening again would lose the rounding that the graph asks for.
@@ -148,11 +154,9 @@ bool OutputCheck::IsTransposedCopy(TensorId y) const {
   return false;
 }
 
-// A parameter of unknown size may have one element when the graph runs, and so may an argument
-// along normalized axes that its owner left open: either would broadcast in the graph.
-bool OutputCheck::ParametersSurelyFit(const Output& output, const Problem& problem) const {
-  const TensorInfo& x = near_.shapes.Get(near_.statistics.x);
-  const bool argument = IsArgument(near_.view.op(near_.statistics.x.node));
+// A parameter of unknown size may have one element when the graph runs, and so may x along a
+// parameter's axes where the owner of an argument left its size open: either would broadcast.
+bool OutputCheck::ParametersSurelyFit(const Output& output, const Dim& parameter) const {
   const auto is_known = [](int64_t size) { return size >= 0; };
   for (TensorId tensor : {output.gamma, output.beta}) {
     if (!tensor.valid()) continue;
@@ -160,13 +164,41 @@ bool OutputCheck::ParametersSurelyFit(const Output& output, const Problem& probl
     if (!info.rank_known || !std::all_of(info.dims.begin(), info.dims.end(), is_known)) {
       return false;
     }
-    const bool over_axes = problem.kind == Kind::kLayerNorm || problem.kind == Kind::kRmsNorm;
-    if (!x.rank_known || !over_axes || !argument) continue;
-    for (int axis : problem.axes) {
-      if (!is_known(x.dims[x.dims.size() + axis])) return false;
-    }
+  }
+  const TensorInfo& x = near_.shapes.Get(near_.statistics.x);
+  if (!x.rank_known) return true;
+  for (size_t i = 0; i < x.dims.size(); ++i) {
+    const Dim& dim = near_.x.dims[i];
+    const bool along = std::any_of(dim.begin(), dim.end(), [&](Atom atom) {
+      return std::find(parameter.begin(), parameter.end(), atom) != parameter.end();
+    });
+    if (along && IsLeftOpen(static_cast<int>(i))) return false;
   }
   return true;
+}
+
+// Whether the size of x along an axis is unknown, and an argument's, if not x's own, or what a
+// Reshape leaves for it, or a part.
+bool OutputCheck::IsLeftOpen(int axis) const {
+  const GraphView& view = near_.view;
+  const int x = near_.statistics.x.node;
+  const int64_t size = near_.shapes.Get(near_.statistics.x).dims[axis];
+  if (size >= 0) return false;
+  const std::string& op = view.op(x);
+  if (IsArgument(op) || op == "StridedSlice" || op == "Slice" || op == "GatherV2") return true;
+  if (op == "Reshape") {
+    const auto shape = IntConstant(view, view.inputs(x)[1].node);
+    if (shape && axis < static_cast<int>(shape->values.size()) && shape->values[axis] == -1) {
+      return true;
+    }
+  }
+  if (size == -1) return false;  // equal to none that is known
+  for (int node = 0; node < view.num_nodes(); ++node) {
+    if (!view.alive(node) || !IsArgument(view.op(node))) continue;
+    const auto& dims = near_.shapes.Get({node, 0}).dims;
+    if (std::find(dims.begin(), dims.end(), size) != dims.end()) return true;
+  }
+  return false;
 }
 
 // Seen alone: what goes on beside the output may be broadcast with it as it likes.

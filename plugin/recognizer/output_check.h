@@ -24,11 +24,13 @@ class OutputCheck {
   bool HoldsInEveryDraw(const Output& output) const;
 
  private:
-  bool HoldsOthers(const Output& output) const;
+  bool HoldsInEveryDrawOf(const Scene& scene, const Output& output) const;
+  bool HangsOnOthers(const Output& output) const;
   bool LosesRounding(TensorId y) const;
   bool ReadOnlyBy(TensorId tensor, TensorId view_of_it) const;
   bool IsTransposedCopy(TensorId y) const;
-  bool ParametersSurelyFit(const Output& output, const Problem& problem) const;
+  bool ParametersSurelyFit(const Output& output, const Dim& parameter) const;
+  bool IsLeftOpen(int axis) const;
   bool SizesSurelyFit(const Output& output) const;
   bool IsTermOfMore(TensorId tensor) const;
   bool MeanGoesOn() const;

@@ -169,3 +169,26 @@ def test_gradient_of_a_norm_and_of_its_sum_with_a_larger_one(rng, batch: int) ->
 
     values = _draw(rng, batch, 6), _draw(rng, 4, 6)
     assert "forward" in _step_as_stock(step, [(None, 6)] * 2, values)
+
+
+@pytest.mark.parametrize("channels", [1, 8])
+@pytest.mark.parametrize(
+    "before",
+    [
+        tf.identity,
+        tf.nn.relu,
+        lambda x: tf.cast(tf.cast(x, tf.float64), tf.float32),
+        lambda x: tf.reshape(x, (4, -1)),
+        lambda x: x[:, : tf.shape(x)[1]],
+        lambda x: tf.gather(x, tf.range(tf.shape(x)[1]), axis=1),
+    ],
+    ids=["argument", "relu", "casts", "reshape", "slice", "gather"],
+)
+def test_channels_that_may_be_one_for_all_of_gamma(rng, before: Callable, channels: int) -> None:
+    """Then y is as large as gamma, which only the graph makes it: xhat alone is fused."""
+
+    def step(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> list[tf.Tensor]:
+        return [layer_norm(before(x), -1, EPSILON, gamma, beta)]
+
+    values = _draw(rng, 4, channels), _draw(rng, 8), _draw(rng, 8)
+    assert _step_as_stock(step, [(None, None), (8,), (8,)], values) == ["forward"]
