@@ -209,6 +209,7 @@ def _optimize_copies(mode: str, largest: int) -> None:
 
     import nv_norms_rewriter
 
+    nv_norms_rewriter.configure(saved_models="fused")  # else the plugin leaves alone what it gives
     config = config_pb2.ConfigProto()
     config.graph_options.rewrite_options.meta_optimizer_timeout_ms = -1
     for nodes in (size for size in SIZES if size <= largest):

@@ -27,6 +27,7 @@ char* Copy(const std::string& text) {
 const char* NvNormsBuildInfo() { return NV_NORMS_BUILD_INFO_JSON; }
 
 void NvNormsSetEnabled(int enabled) { nv_norms::SetEnabled(enabled != 0); }
+void NvNormsSetExporting(int exporting) { nv_norms::SetExporting(exporting != 0); }
 
 int NvNormsIsEnabled() { return nv_norms::IsEnabled() ? 1 : 0; }
 

@@ -13,6 +13,9 @@ const char* NvNormsBuildInfo();
 void NvNormsSetEnabled(int enabled);
 int NvNormsIsEnabled();
 
+// Whether the calling thread has graphs optimized to hand them out, not to run them.
+void NvNormsSetExporting(int exporting);
+
 // 1 if no plugin holds the graph optimizer of this device type: registering a second one would end
 // the process.
 int NvNormsDeviceTypeIsFree(const char* device_type);

@@ -27,6 +27,12 @@ std::atomic<bool>& Enabled() {
   return enabled;
 }
 
+// Of this thread: TensorFlow optimizes a graph in the thread that asks for it.
+bool& Exporting() {
+  thread_local bool exporting = false;
+  return exporting;
+}
+
 std::atomic<bool>& Registered(const char* device_type) {
   static std::atomic<bool> cpu{false}, gpu{false};
   return std::strcmp(device_type, "GPU") == 0 ? gpu : cpu;
@@ -99,6 +105,7 @@ void Abort(TF_Status* status, const std::string& why) {
 void Optimize(void* self, const TF_Buffer* /*graph*/, const TF_GrapplerItem* item,
               TF_Buffer* optimized, TF_Status* status) {
   if (!IsEnabled()) return Abort(status, "the normalization rewriter is disabled");
+  if (Exporting()) return Abort(status, "the graph may leave the process");
   // The C API hands out neither the item's name nor its feeds; and the graph only serialized,
   // which would have to be parsed even where there is nothing to do.
   const auto& grappler_item = *reinterpret_cast<const tensorflow::grappler::GrapplerItem*>(item);
@@ -153,6 +160,7 @@ void Optimize(void* self, const TF_Buffer* /*graph*/, const TF_GrapplerItem* ite
 
 void SetEnabled(bool enabled) { Enabled() = enabled; }
 bool IsEnabled() { return Enabled(); }
+void SetExporting(bool exporting) { Exporting() = exporting; }
 bool IsRegisteredFor(const char* device_type) { return Registered(device_type); }
 
 void RegisterOptimizer(const char* device_type, TP_OptimizerRegistrationParams* params,

@@ -16,6 +16,9 @@ bool IsRegisteredFor(const char* device_type);
 void SetEnabled(bool enabled);
 bool IsEnabled();
 
+// Whether graphs that this thread has optimized are handed out, not run: they stay as they are.
+void SetExporting(bool exporting);
+
 }  // namespace nv_norms
 
 #endif  // NV_NORMS_PLUGIN_OPTIMIZER_H_

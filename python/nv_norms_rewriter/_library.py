@@ -120,6 +120,7 @@ class Core:
         signatures: dict[str, tuple[Any, list[Any]]] = {
             "NvNormsBuildInfo": (text, []),
             "NvNormsSetEnabled": (None, [ctypes.c_int]),
+            "NvNormsSetExporting": (None, [ctypes.c_int]),
             "NvNormsIsEnabled": (ctypes.c_int, []),
             "NvNormsDeviceTypeIsFree": (ctypes.c_int, [text]),
             "NvNormsCpuTarget": (ctypes.c_int, [to(pointer)]),
@@ -152,6 +153,10 @@ class Core:
 
     def set_enabled(self, enabled: bool) -> None:
         self._c.NvNormsSetEnabled(int(enabled))
+
+    def set_exporting(self, exporting: bool) -> None:
+        """Whether what this thread has Grappler optimize from now on is handed out, not run."""
+        self._c.NvNormsSetExporting(int(exporting))
 
     def is_enabled(self) -> bool:
         return bool(self._c.NvNormsIsEnabled())

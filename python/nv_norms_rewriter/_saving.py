@@ -1,11 +1,12 @@
 """Keeps fused ops out of what leaves the process: it must load where this package is not installed.
 
-Functions are traced anew while TensorFlow saves a model, and those stay stock (_trace_where). But a
-concrete function that was traced before is saved as it is, with the functions that it calls, and
-converters start at its graph. In every GraphDef that Python is given, TensorFlow's own ops are
-therefore in the place of each op that a trace put in the place of others, or, in its functions, a
-call of a function of such ops. Ops that a program calls by name are its own choice and stay. With
-configure(saved_models="fused") neither is done.
+Functions are traced anew while TensorFlow saves a model, and those stay stock (_trace_where). What
+a converter has Grappler optimize stays as it is, too. But a concrete function that was traced
+before is saved as it is, with the functions that it calls, and converters start at its graph. In
+every GraphDef that Python is given, TensorFlow's own ops are therefore in the place of each op that
+a trace put in the place of others, or, in its functions, a call of a function of such ops. Ops that
+a program calls by name are its own choice and stay. With configure(saved_models="fused") none of
+this is done.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from . import _options, _process
+from . import _library, _options, _process
 
 # Marks the ops that a trace put in the place of others.
 MARK = "_nv_norms_traced"
@@ -62,6 +63,30 @@ def install() -> None:
         return result
 
     ops.Graph._as_graph_def = as_graph_def
+    _install_grappler()
+
+
+def _install_grappler() -> None:
+    """Has the plugin leave graphs alone that Python asks Grappler to optimize and gets back.
+
+    TensorFlow's freezing of functions, converters and saved_model_cli ask for that.
+    """
+    from tensorflow.python.grappler import tf_optimizer
+
+    optimize = tf_optimizer.OptimizeGraph
+
+    @functools.wraps(optimize)
+    def optimize_graph(*arguments: Any, **keywords: Any) -> Any:
+        if is_raw() or _options.get("saved_models") != "stock":
+            return optimize(*arguments, **keywords)
+        core = _library.core()
+        core.set_exporting(True)
+        try:
+            return optimize(*arguments, **keywords)
+        finally:
+            core.set_exporting(False)
+
+    tf_optimizer.OptimizeGraph = optimize_graph
 
 
 def is_marked(op: Any) -> bool:

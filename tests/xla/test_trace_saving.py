@@ -385,6 +385,33 @@ def test_frozen_graphs_hold_stock_ops(module: Module, x: np.ndarray) -> None:
     close(frozen(tf.constant(x))[0], module.layer.exact(x))
 
 
+@pytest.mark.parametrize("saved", ["stock", "fused"])
+def test_frozen_graphs_that_name_a_device(rng: np.random.Generator, saved: str) -> None:
+    """Then Grappler, which the converter asks, runs the plugin on all of the graph."""
+    from tensorflow.python.framework import convert_to_constants
+
+    layer = keras.layers.LayerNormalization()
+    layer.build((None, SIZE))
+
+    @tf.function(input_signature=[tf.TensorSpec((None, SIZE))])
+    def on_the_cpu(x: tf.Tensor) -> tf.Tensor:
+        with tf.device("/CPU:0"):
+            return 2.0 * layer(x)
+
+    nv_norms_rewriter.configure(saved_models=saved)
+    try:
+        frozen = convert_to_constants.convert_variables_to_constants_v2(
+            on_the_cpu.get_concrete_function()
+        )
+        ops = {node.op for node in frozen.graph.as_graph_def().node}
+    finally:
+        nv_norms_rewriter.configure(saved_models="stock")
+    assert ("FusedLayerNorm" in ops) == (saved == "fused"), ops
+    nv_norms_rewriter.clear_report()
+    on_the_cpu(tf.constant(rng.normal(size=(3, SIZE)).astype(np.float32)))
+    assert len(nv_norms_rewriter.report().fused) == 1  # what runs here is fused all the same
+
+
 def test_graphs_hold_stock_ops_where_another_plugin_holds_the_cpu(
     module: Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
