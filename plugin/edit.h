@@ -28,7 +28,7 @@ int AddLoneForward(GraphView* view, Shapes* shapes, const ForwardMatch& match);
 // The same for the gradient, given the fused forward node. CheckBackward() must hold before the
 // forward is edited.
 Reason CheckBackward(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
-                     const BackwardMatch& backward);
+                     const BackwardMatch& backward, const std::function<bool(int)>& keep);
 // Returns dx, as far as it is wanted.
 TensorId ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forward,
                        const BackwardMatch& backward, int fused,

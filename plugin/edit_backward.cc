@@ -62,6 +62,23 @@ NodeDef GradientDef(const GraphView& view, const Shapes& shapes, const ForwardMa
   return def;
 }
 
+bool HasShapeForReshape(const TensorInfo& info) {
+  const auto unknown =
+      std::count_if(info.dims.begin(), info.dims.end(), [](int64_t size) { return size < 0; });
+  return info.rank_known && unknown <= 1;
+}
+
+// Whether dx may have any shape: all that reads it are Reshapes of it.
+bool IsOnlyReshaped(const GraphView& view, const BackwardMatch& backward,
+                    const std::function<bool(int)>& keep) {
+  const int node = backward.dx.node;
+  const auto& consumers = view.consumers(node);
+  return backward.parts.empty() && !keep(node) &&
+         std::all_of(consumers.begin(), consumers.end(), [&](const Consumer& c) {
+           return view.op(c.node) == "Reshape" && c.slot == 0;
+         });
+}
+
 // Makes the node `place` hand on `tensor`, which has the type and shape of what it gave.
 void PutIdentity(GraphView* view, Shapes* shapes, TensorId tensor, int place) {
   const TensorInfo info = shapes->Get({place, 0});
@@ -95,7 +112,7 @@ void PutParameter(GraphView* view, Shapes* shapes, TensorId gradient, TensorId s
 }  // namespace
 
 Reason CheckBackward(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
-                     const BackwardMatch& backward) {
+                     const BackwardMatch& backward, const std::function<bool(int)>& keep) {
   const std::string& device = view.def(forward.y.node).device();
   for (int node : backward.core) {
     if (view.def(node).device() != device) return Reason::kOtherDevice;
@@ -104,10 +121,10 @@ Reason CheckBackward(const GraphView& view, const Shapes& shapes, const ForwardM
        {backward.dy, backward.dx, backward.dgamma, backward.dbeta, backward.gamma}) {
     if (tensor.valid() && !IsFloat(shapes.Get(tensor).dtype)) return Reason::kUnsupportedType;
   }
-  const TensorInfo& dx = shapes.Get(backward.dx.valid() ? backward.dx : forward.x);
-  const auto unknown =
-      std::count_if(dx.dims.begin(), dx.dims.end(), [](int64_t d) { return d < 0; });
-  if (backward.reshape_dx && (!dx.rank_known || unknown > 1)) return Reason::kNoGradient;
+  if (backward.reshape_dx && !HasShapeForReshape(shapes.Get(backward.dx)) &&
+      !IsOnlyReshaped(view, backward, keep)) {
+    return Reason::kSizesUnknown;
+  }
   if (backward.dgamma.valid() && backward.dbeta.valid() &&
       shapes.Get(backward.dgamma).dtype != shapes.Get(backward.dbeta).dtype) {
     return Reason::kUnsupportedType;
@@ -179,7 +196,10 @@ TensorId ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forw
     dx = {gradient, port++};
     const int node = backward.dx.node;
     const bool last = backward.parts.empty();
-    if (merged || backward.reshape_dx) {
+    const bool any_shape = backward.reshape_dx && !HasShapeForReshape(info);
+    if (any_shape) {
+      PutIdentity(view, shapes, dx, node);
+    } else if (merged || backward.reshape_dx) {
       // Where dx has another shape than x, that one; else x's own, from before it was merged.
       const int in_place_of = last ? node : -1;
       dx = backward.reshape_dx ? AddReshape(view, shapes, dx, info.dims, node, in_place_of)
@@ -188,7 +208,7 @@ TensorId ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forw
       PutIdentity(view, shapes, dx, node);
     }
     if (!last) JoinParts(view, shapes, dx, backward.parts, /*factors=*/false, node);
-    shapes->Set(node, {info});
+    shapes->Set(node, {any_shape ? op_info : info});
   }
   const int rank = ParameterRank(forward);
   if (backward.dgamma.valid()) {

@@ -202,7 +202,7 @@ class Remapper {
                                    const std::vector<BackwardMatch>& gradients, Reason* refusal) {
     std::vector<BackwardMatch> sound;
     for (const BackwardMatch& gradient : gradients) {
-      const Reason reason = CheckBackward(*view_, *shapes_, match, gradient);
+      const Reason reason = CheckBackward(*view_, *shapes_, match, gradient, keep_with_operands_);
       if (reason == Reason::kNone) sound.push_back(gradient);
       if (reason != Reason::kNone) *refusal = reason;
     }
@@ -230,7 +230,8 @@ class Remapper {
              const std::string& anchor, int fused) {
     for (size_t i = 0; i < gradients.size(); ++i) {
       // One before it may have tied what it reads to what it gives.
-      const Reason reason = CheckBackward(*view_, *shapes_, match, gradients[i]);
+      const Reason reason =
+          CheckBackward(*view_, *shapes_, match, gradients[i], keep_with_operands_);
       if (reason != Reason::kNone) {
         LeaveGradient(described[i].first, anchor, reason);
         continue;

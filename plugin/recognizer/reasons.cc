@@ -24,6 +24,8 @@ const char* ReasonName(Reason reason) {
       return "no_output";
     case Reason::kNoGradient:
       return "no_gradient";
+    case Reason::kSizesUnknown:
+      return "sizes_unknown";
     case Reason::kGradientElsewhere:
       return "gradient_elsewhere";
     case Reason::kNotExpressible:
@@ -76,6 +78,8 @@ const char* ReasonSentence(Reason reason) {
       return "no tensor equals xhat * gamma + beta";
     case Reason::kNoGradient:
       return "no tensors equal the gradients of x, gamma and beta";
+    case Reason::kSizesUnknown:
+      return "the gradient of x has another shape than x, of which several sizes are not known";
     case Reason::kGradientElsewhere:
       return "the gradient is in another loop or branch, which gets inner tensors through lists";
     case Reason::kNotExpressible:

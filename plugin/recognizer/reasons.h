@@ -16,6 +16,7 @@ enum class Reason {
   kOperandCancels,      // something else takes part, and cancels if it is not 0
   kNoOutput,            // no tensor equals xhat * gamma + beta
   kNoGradient,          // no tensors equal the gradients
+  kSizesUnknown,        // the gradient would have to be reshaped to sizes that nobody knows
   kGradientElsewhere,   // the gradient is in another loop or branch
   kNotExpressible,      // a right normalization over axes that no op of ours covers
   kUnsupportedType,     // other types than half, bfloat16, float32 and float64
