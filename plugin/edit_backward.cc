@@ -121,7 +121,7 @@ Reason CheckBackward(const GraphView& view, const Shapes& shapes, const ForwardM
        {backward.dy, backward.dx, backward.dgamma, backward.dbeta, backward.gamma}) {
     if (tensor.valid() && !IsFloat(shapes.Get(tensor).dtype)) return Reason::kUnsupportedType;
   }
-  if (backward.reshape_dx && !HasShapeForReshape(shapes.Get(backward.dx)) &&
+  if (backward.dx.valid() && backward.reshape_dx && !HasShapeForReshape(shapes.Get(backward.dx)) &&
       !IsOnlyReshaped(view, backward, keep)) {
     return Reason::kSizesUnknown;
   }

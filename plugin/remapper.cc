@@ -19,6 +19,7 @@
 #include "plugin/graph/devices.h"
 #include "plugin/graph/fused_ops.h"
 #include "plugin/graph/gradient_shapes.h"
+#include "plugin/graph/operand_shapes.h"
 #include "plugin/graph/shapes.h"
 #include "plugin/graph/view.h"
 #include "plugin/layout/layout.h"
@@ -216,6 +217,7 @@ class Remapper {
     for (const BackwardMatch& gradient : gradients) {
       Record record = RecordOf(match);
       record.direction = "backward";
+      record.stops_gradient = gradient.stops_gradient;
       std::string line =
           Listed({{"dy", gradient.dy}, {"x", match.x}, {"gamma", gradient.gamma}}, &record.inputs);
       line += Listed({{"dx", gradient.dx}, {"dgamma", gradient.dgamma}, {"dbeta", gradient.dbeta}},
@@ -414,6 +416,7 @@ absl::StatusOr<bool> Remap(const tensorflow::GraphDef& graph, TF_GrapplerItem* i
   view.MoveTo(remapped);
   RestoreSums(&view);
   LearnFromGradients(view, &shapes);
+  LearnFromShapeOperands(view, &shapes);
   bool changed = Remapper(&view, &shapes, options, records).Run(work.anchors);
   if (options.layouts) {
     changed = ImproveLayout(&view, &shapes, nodes, keep, options.graph_name, records) || changed;

@@ -68,10 +68,11 @@ std::string ToJson(const std::vector<Record>& records) {
            ", \"axes\": " + List(r.axes, [](int axis) { return std::to_string(axis); }) +
            ", \"epsilon\": " + Number(r.epsilon) +
            ", \"negative_slope\": " + Number(r.negative_slope) +
-           ", \"silu\": " + (r.silu ? "true" : "false") + ", \"transposes\": [" +
-           std::to_string(r.transposes_before) + ", " + std::to_string(r.transposes_after) + "]" +
-           ", \"dtype\": " + Quoted(r.dtype) + ", \"device\": " + Quoted(r.device) +
-           ", \"graph\": " + Quoted(r.graph) + "}";
+           ", \"silu\": " + (r.silu ? "true" : "false") +
+           ", \"stops_gradient\": " + (r.stops_gradient ? "true" : "false") +
+           ", \"transposes\": [" + std::to_string(r.transposes_before) + ", " +
+           std::to_string(r.transposes_after) + "]" + ", \"dtype\": " + Quoted(r.dtype) +
+           ", \"device\": " + Quoted(r.device) + ", \"graph\": " + Quoted(r.graph) + "}";
   });
 }
 

@@ -19,8 +19,9 @@ struct Record {
   std::vector<std::string> inputs, outputs;
   std::vector<int> axes;
   double epsilon = 0;
-  double negative_slope = 1;  // of the activation inside; 1: none
-  bool silu = false;          // that activation is inside
+  double negative_slope = 1;    // of the activation inside; 1: none
+  bool silu = false;            // that activation is inside
+  bool stops_gradient = false;  // what a fused gradient replaced has another gradient than it
   int transposes_before = 0, transposes_after = 0;
   std::string dtype, device, graph;
 };

@@ -24,6 +24,8 @@ struct BackwardMatch {
   // Their shapes; empty where any shape with as many elements will do.
   std::vector<int64_t> dgamma_shape, dbeta_shape;
   std::vector<int> core;  // the nodes between dy, x and the outputs
+  // Whether what it stands for has another gradient than it, as a StopGradient is among its nodes.
+  bool stops_gradient = false;
 
   std::optional<Problem> problem;  // where y is absent: what the gradient is that of
 

@@ -103,6 +103,7 @@ class GradientSearch {
         if (!match_.problem) return BackwardMatch();
       }
       match_.core = CoreNodes();
+      match_.stops_gradient = StopsGradient();
       return match_;
     }
     return BackwardMatch();
@@ -339,13 +340,14 @@ class GradientSearch {
 
   // Whether more than x, dy, gamma and beta is in it, and does not cancel where it is 0.
   bool HangsOnOthers(const Interpreter& interpreter) {
+    behind_.clear();
     std::vector<TensorId> outputs = {match_.dgamma, match_.dbeta};
     for (const Part& term : match_.terms) outputs.push_back(term.tensor);
     if (match_.terms.empty()) outputs.push_back(match_.dx);
     Scene scene = scene_;
     for (TensorId output : outputs) {
       if (!output.valid()) continue;
-      for (const TensorId& operand : interpreter.OperandsOf(output)) {
+      for (const TensorId& operand : interpreter.OperandsOf(output, &behind_)) {
         const bool is_parameter =
             (forward_.gamma.valid() && interpreter.IsSame(operand, forward_.gamma)) ||
             (forward_.beta.valid() && interpreter.IsSame(operand, forward_.beta));
@@ -353,6 +355,39 @@ class GradientSearch {
       }
     }
     return !scene.zeros.empty() && !HoldsInEveryDrawOf(scene);
+  }
+
+  // Whether a gradient is stopped or replaced between x, dy, gamma and the outputs, and not within
+  // the forward, where others look.
+  bool StopsGradient() const {
+    for (int node : behind_) {
+      if (forward_core_.count(node) > 0) continue;
+      const bool replaced = view_.def(node).attr().count("_gradient_op_type") > 0;
+      if (replaced || view_.op(node) == "PreventGradient") return true;
+      if (view_.op(node) != "StopGradient") continue;
+      for (const Consumer& c : view_.consumers(node)) {
+        if (behind_.count(c.node) > 0 && !TakesOffItsMean(c.node, node)) return true;
+      }
+    }
+    return false;
+  }
+
+  // tf.nn.moments stops the mean's gradient in a sum of squared differences to it, where it is 0,
+  // and so does the gradient of that sum.
+  bool TakesOffItsMean(int reader, int stopped) const {
+    const TensorId mean = view_.inputs(stopped)[0];
+    if (view_.op(mean.node) != "Mean") return false;
+    const auto squares = [&](const Consumer& c) {
+      const auto& inputs = view_.inputs(c.node);
+      return view_.op(c.node) == "SquaredDifference" &&
+             inputs[1 - c.slot] == view_.inputs(mean.node)[0];
+    };
+    const auto& inputs = view_.inputs(reader);
+    const bool difference = view_.op(reader) == "Sub" || view_.op(reader) == "SquaredDifference";
+    const auto& readers = view_.consumers(stopped);
+    return difference &&
+           std::find(inputs.begin(), inputs.end(), view_.inputs(mean.node)[0]) != inputs.end() &&
+           std::any_of(readers.begin(), readers.end(), squares);
   }
 
   // The forward holds for every rank where nobody knows x's; its gradient may count axes another
@@ -462,6 +497,7 @@ class GradientSearch {
   Scene scene_;
   Axes axes_;
   std::unordered_set<int> from_dy_, forward_core_;
+  std::unordered_set<int> behind_;  // the nodes that the outputs came from
 
   Interpreter* interpreter_ = nullptr;
   std::optional<Gradients> reference_;

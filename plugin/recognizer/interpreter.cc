@@ -222,7 +222,8 @@ std::optional<Value> Interpreter::Operand(TensorId tensor) {
   return Leaf(tensor, false);
 }
 
-std::vector<TensorId> Interpreter::OperandsOf(TensorId tensor) const {
+std::vector<TensorId> Interpreter::OperandsOf(TensorId tensor,
+                                              std::unordered_set<int>* nodes) const {
   std::vector<TensorId> found, queue = {tensor};
   std::unordered_set<TensorId, TensorIdHash> seen = {tensor};
   const std::unordered_set<TensorId, TensorIdHash> operands(operands_.begin(), operands_.end());
@@ -236,6 +237,7 @@ std::vector<TensorId> Interpreter::OperandsOf(TensorId tensor) const {
       found.push_back(at);
       continue;
     }
+    if (nodes != nullptr) nodes->insert(at.node);
     for (const TensorId& input : view_.inputs(at.node)) {
       // What was not evaluated is axes and shapes.
       if ((memo_.count(input) > 0 || operands.count(input) > 0) && seen.insert(input).second) {

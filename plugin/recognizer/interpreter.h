@@ -69,8 +69,8 @@ class Interpreter {
   // Operands met so far, in the order of their meeting. Constants are among them.
   const std::vector<TensorId>& operands() const { return operands_; }
   // The operands that a tensor's value came from, numbers aside: nothing else but the roots and dy
-  // can change it, these included where they cancel in all draws.
-  std::vector<TensorId> OperandsOf(TensorId tensor) const;
+  // can change it, these included where they cancel in all draws. The nodes between go to `nodes`.
+  std::vector<TensorId> OperandsOf(TensorId tensor, std::unordered_set<int>* nodes = nullptr) const;
   // Whether two operands are surely the same values.
   bool IsSame(TensorId a, TensorId b) const { return Identify(a, 0) == Identify(b, 0); }
   // Scalar constants met so far.

@@ -20,18 +20,27 @@ def stopped(graph: Any, edit: Any, records: list[dict[str, Any]]) -> list[str]:
     """The fused nodes that are left out because the graph, which may be differentiated after this,
     has another gradient than they; their records say so."""
     order = {op: i for i, op in enumerate(graph.get_operations())}
-    groups = [group for group in _groups(records) if group[0]["direction"] == "forward"]
-    outputs = set()
-    for forward, *_ in groups:
-        x, y = (_tensor(graph, forward[key][0]) for key in ("inputs", "outputs"))
-        if x is None or y is None or _trace_graph.stops_gradient(x, y, order):
-            outputs.add(forward["outputs"][0])
+    groups = _groups(records)
+    outputs, left = set(), []
+    for group in groups:
+        stops = any(record["stops_gradient"] for record in group)
+        if group[0]["direction"] == "backward":
+            if stops:
+                left.append(edit.fused_node(group[0]).name)
+                _leave(group, "a gradient is stopped or replaced on the way from x or dy to dx")
+            continue
+        x, y = (_tensor(graph, group[0][key][0]) for key in ("inputs", "outputs"))
+        if stops or x is None or y is None or _trace_graph.stops_gradient(x, y, order):
+            outputs.add(group[0]["outputs"][0])
     for group in groups:
         if group[0]["outputs"][0] in outputs:  # all norms of a sum, of which one does
-            for record in group:
-                why = "a gradient is stopped or replaced on the way from x to y"
-                record.update(fused=False, reason=STOPS, detail=why)
-    return [node.name for output in outputs for node in edit.fused_nodes(output)]
+            _leave(group, "a gradient is stopped or replaced on the way from x to y or to dx")
+    return left + [node.name for output in outputs for node in edit.fused_nodes(output)]
+
+
+def _leave(group: list[dict[str, Any]], why: str) -> None:
+    for record in group:
+        record.update(fused=False, reason=STOPS, detail=why)
 
 
 def left_to_xla(

@@ -25,7 +25,7 @@ _BY_NAME = "_nv_norms_by_name"
 # Set by the library on fused nodes whose output nobody reads who is read (plugin/activations).
 _UNREAD = "_nv_norms_unread"
 
-# Names of the placeholders that stand for the outputs of ops whose shapes only Python knows.
+# Names of the nodes that stand for the outputs of ops whose shapes, or values, only Python knows.
 _OUTPUT = "/nv_norms_output_"
 
 
@@ -37,7 +37,7 @@ def describe(graph: tf.Graph) -> GraphDef:
     """The graph without its library, each tensor of a variable or a call with its shape.
 
     TensorFlow's shape inference gets these from the variables' handles and from the library, which
-    Python keeps and a GraphDef lacks.
+    Python keeps and a GraphDef lacks. Nor does it follow all that computes a Reshape's sizes.
     """
     with _saving.raw():
         graph_def = graph.as_graph_def()
@@ -45,6 +45,7 @@ def describe(graph: tf.Graph) -> GraphDef:
     for node in graph_def.node:
         if node.op in FUSED_OPS and _saving.MARK not in node.attr:
             node.attr[_BY_NAME].b = True
+    _tell_sizes(graph_def, graph)
     opaque = {op.name: op for op in graph.get_operations() if _is_opaque(op)}
     if not opaque:
         return graph_def
@@ -65,6 +66,26 @@ def describe(graph: tf.Graph) -> GraphDef:
         node.attr["dtype"].type = tensor.dtype.as_datatype_enum
         node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
     return graph_def
+
+
+def _tell_sizes(graph_def: GraphDef, graph: tf.Graph) -> None:
+    """Has Reshapes read constants in place of sizes that are computed, where Python knows them."""
+    nodes = {node.name: node for node in graph_def.node}
+    for op in graph.get_operations():
+        if op.type != "Reshape" or op.inputs[1].op.type == "Const" or _is_opaque(op.inputs[1].op):
+            continue
+        shape, sizes = op.outputs[0].shape, op.inputs[1]
+        if shape.rank is None or shape.as_list().count(None) > 1:
+            continue
+        known = [-1 if size is None else size for size in shape.as_list()]
+        value = tf.make_tensor_proto(known, sizes.dtype, [len(known)])
+        name = f"{sizes.op.name}{_OUTPUT}{sizes.value_index}"
+        if name not in nodes:
+            nodes[name] = graph_def.node.add(name=name, op="Const", device=sizes.op.device)
+            nodes[name].attr["dtype"].type = sizes.dtype.as_datatype_enum
+            nodes[name].attr["value"].tensor.CopyFrom(value)
+        if nodes[name].attr["value"].tensor == value:
+            nodes[op.name].input[1] = name
 
 
 def _is_opaque(op: tf.Operation) -> bool:
@@ -275,7 +296,7 @@ class Edit:
             return self._old_tensor(name, port).shape
         if new.op in FORWARD_OPS and port == 0:  # y has the shape of x
             return self._shape(*split(new.input[0]))
-        if new.op in FUSED_OPS and port < new.attr["num_dx"].i:  # and so has dx
+        if new.op in FUSED_OPS - FORWARD_OPS and port < new.attr["num_dx"].i:  # and so has dx
             return self._shape(*split(new.input[1]))
         if old is None and new.op == "Reshape":
             return None

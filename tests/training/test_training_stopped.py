@@ -202,3 +202,56 @@ def test_stopped_gradient_beside_another_norm(rng) -> None:
         stock = results(_outside, "float32")
     fused = results(_outside, "float32")
     assert_as_close_as_stock(stock, fused, results(_eager, "float64"))
+
+
+def _gradient_by_hand(what: str, x, gamma, dy):
+    """dx and xhat * gamma of a layer norm, `what` of dx behind stop_gradient."""
+
+    def maybe(name, value):
+        return tf.stop_gradient(value) if name == what else value
+
+    def mean_of(value):
+        return tf.reduce_mean(value, -1, keepdims=True)
+
+    mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+    rstd = tf.math.rsqrt(variance + EPSILON)
+    xhat = (x - mean) * rstd
+    w = dy * gamma
+    inner = w - maybe("mean of w", mean_of(w)) - maybe("along xhat", xhat * mean_of(w * xhat))
+    return maybe("rstd", rstd) * inner, xhat * gamma
+
+
+@pytest.mark.parametrize("what", ["", "rstd", "mean of w", "along xhat"])
+@pytest.mark.parametrize("jit", [None, True], ids=["tape", "xla"])
+def test_gradient_by_hand_that_a_tape_differentiates_again(rng, what: str, jit: bool) -> None:
+    """Its second derivatives are what is asked for; without a stop it may be fused.
+
+    (Those of tf.nn.moments are stopped, too, where the mean's gradient is 0 in the first ones only:
+    of the second ones a fused op gives the true ones, so that x is left out where nothing stops.)
+    """
+    x, dy = normal(rng, *SHAPE, mean=1.0), normal(rng, *SHAPE)
+    gamma = tf.constant(rng.uniform(0.5, 2.0, SHAPE[-1]).astype(np.float32))
+    sources = [tf.constant(x), gamma, tf.constant(dy)]
+
+    def results() -> list[np.ndarray]:
+        function = tf.function(lambda *s: _gradient_by_hand(what, *s), jit_compile=jit)
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            loss = tf.reduce_sum(function(*sources)[0] ** 3)
+        return [each.numpy() for each in tape.gradient(loss, sources)]
+
+    with nv_norms_rewriter.disabled():
+        stock = results()
+    nv_norms_rewriter.configure(xla="all")
+    try:
+        nv_norms_rewriter.clear_report()
+        fused = results()
+    finally:
+        nv_norms_rewriter.configure(xla="auto")
+    report = nv_norms_rewriter.report()
+    # What a tape has differentiated is Grappler's, which sees values alone.
+    traced = [record for record in report if record.where != "graph"]
+    assert {record.reason for record in traced} == {"stops_a_gradient" if what else ""}, report
+    assert "backward" in {record.direction for record in traced}
+    for got, want in list(zip(fused, stock, strict=True))[0 if what else 1 :]:
+        np.testing.assert_allclose(got, want, 1e-3, 1e-4 * np.abs(want).max())

@@ -1,0 +1,217 @@
+#include "plugin/graph/operand_shapes.h"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plugin/graph/constants.h"
+#include "tensorflow/core/framework/attr_value.pb.h"
+#include "tensorflow/core/framework/node_def.pb.h"
+
+namespace nv_norms {
+namespace {
+
+constexpr int kMaxOperandDepth = 12;   // from a shape to the Shape op that it comes from
+constexpr size_t kMaxKnownSizes = 16;  // more axes than any tensor has here
+
+// The integers of a scalar or a vector, -1 for those that are not known.
+using KnownSizes = std::optional<std::vector<int64_t>>;
+
+class OperandReader {
+ public:
+  OperandReader(const GraphView& view, Shapes* shapes) : view_(view), shapes_(shapes) {}
+
+  void Run() {
+    std::set<std::pair<int, int>> queue;
+    for (int node = 0; node < view_.num_nodes(); ++node) {
+      if (view_.alive(node) && ShapeOperand(node) >= 0) queue.insert({view_.order(node), node});
+    }
+    while (!queue.empty()) {
+      const int node = queue.begin()->second;
+      queue.erase(queue.begin());
+      if (!Learn(node)) continue;
+      for (const Consumer& c : view_.consumers(node)) {
+        if (c.port == 0 && view_.order(c.node) > view_.order(node)) {
+          queue.insert({view_.order(c.node), c.node});
+        }
+      }
+    }
+  }
+
+ private:
+  // The slot of an op's shape operand, -1 if it has none.
+  int ShapeOperand(int node) const {
+    const std::string& op = view_.op(node);
+    if (op == "Reshape") return 1;
+    return op == "Conv2DBackpropInput" || op == "Conv3DBackpropInputV2" ? 0 : -1;
+  }
+
+  // True if more is known of the node's output than before.
+  bool Learn(int node) {
+    const TensorId tensor{node, 0};
+    TensorInfo info = shapes_->Get(tensor);
+    const auto is_known = [](int64_t size) { return size >= 0; };
+    const bool all_known = std::all_of(info.dims.begin(), info.dims.end(), is_known);
+    if (!IsFloat(info.dtype) || (info.rank_known && all_known)) return false;
+    const KnownSizes sizes = SizesOfOutput(node);
+    if (!sizes || sizes->size() > kMaxKnownSizes) return false;
+    if (info.rank_known && info.dims.size() != sizes->size()) return false;
+    bool changed = !info.rank_known;
+    if (!info.rank_known) info.dims.assign(sizes->size(), -1);
+    info.rank_known = true;
+    for (size_t i = 0; i < sizes->size(); ++i) {
+      if (is_known(info.dims[i]) || !is_known((*sizes)[i])) continue;
+      info.dims[i] = (*sizes)[i];
+      changed = true;
+    }
+    if (changed) shapes_->SetOutput(tensor, info);
+    return changed;
+  }
+
+  KnownSizes SizesOfOutput(int node) const {
+    const std::string& op = view_.op(node);
+    const std::vector<TensorId>& inputs = view_.inputs(node);
+    const int slot = ShapeOperand(node);
+    if (slot >= 0) {
+      const KnownSizes sizes = Entries(inputs[slot], 0);
+      // A transposed convolution may be told the sizes of its image alone.
+      const size_t rank = op == "Conv2DBackpropInput" ? 4 : op == "Reshape" ? 0 : 5;
+      if (sizes && rank > 0 && sizes->size() != rank) return std::nullopt;
+      return sizes;
+    }
+    if (inputs.empty()) return std::nullopt;
+    const TensorInfo& input = shapes_->Get(inputs[0]);
+    if (!input.rank_known) return std::nullopt;
+    if (PassesShapeOn(op)) return input.dims;
+    const int64_t rank = static_cast<int64_t>(input.dims.size());
+    if (op == "Squeeze") {
+      const auto axes = view_.def(node).attr().find("squeeze_dims");
+      if (axes == view_.def(node).attr().end()) return std::nullopt;
+      std::vector<int64_t> sizes = input.dims;
+      std::set<int64_t, std::greater<>> last_first;
+      for (int64_t axis : axes->second.list().i()) last_first.insert(axis < 0 ? axis + rank : axis);
+      if (last_first.empty() || *last_first.begin() >= rank || *last_first.rbegin() < 0) {
+        return std::nullopt;
+      }
+      for (int64_t axis : last_first) sizes.erase(sizes.begin() + axis);
+      return sizes;
+    }
+    if (op == "ExpandDims") {
+      const auto axis = IntConstant(view_, inputs[1].node);
+      if (!axis || axis->values.size() != 1) return std::nullopt;
+      const int64_t at = axis->values[0] < 0 ? axis->values[0] + rank + 1 : axis->values[0];
+      if (at < 0 || at > rank) return std::nullopt;
+      std::vector<int64_t> sizes = input.dims;
+      sizes.insert(sizes.begin() + at, 1);
+      return sizes;
+    }
+    return std::nullopt;
+  }
+
+  static bool PassesShapeOn(const std::string& op) {
+    static const auto* const kOps = new std::set<std::string>{
+        "BiasAdd", "Cast", "Identity", "Snapshot", "Relu", "Relu6", "LeakyRelu", "Elu",
+        "Selu",    "Tanh", "Sigmoid",  "Softplus", "Exp",  "Neg",   "Square",    "StopGradient"};
+    return kOps->count(op) > 0;
+  }
+
+  // What is known of integers that the graph computes; nullopt where not even their number is.
+  KnownSizes Entries(TensorId tensor, int depth) const {
+    if (depth < kMaxOperandDepth) {
+      if (const KnownSizes sizes = EntriesOfNode(tensor, depth + 1)) return sizes;
+    }
+    const TensorInfo& info = shapes_->Get(tensor);
+    if (!info.rank_known || info.dims.size() > 1) return std::nullopt;
+    const int64_t count = info.dims.empty() ? 1 : info.dims[0];
+    if (count < 0 || count > static_cast<int64_t>(kMaxKnownSizes)) return std::nullopt;
+    return std::vector<int64_t>(count, -1);
+  }
+
+  KnownSizes EntriesOfNode(TensorId tensor, int depth) const {
+    const int node = tensor.node;
+    const std::string& op = view_.op(node);
+    const std::vector<TensorId>& inputs = view_.inputs(node);
+    if (op == "Const") {
+      const auto constant = IntConstant(view_, node);
+      return constant ? KnownSizes(constant->values) : std::nullopt;
+    }
+    if (op == "Shape") {
+      const TensorInfo& info = shapes_->Get(inputs[0]);
+      if (!info.rank_known) return std::nullopt;
+      std::vector<int64_t> sizes = info.dims;
+      for (int64_t& size : sizes) size = std::max<int64_t>(size, -1);
+      return sizes;
+    }
+    if (op == "Identity" || op == "Snapshot" || op == "Cast" || op == "ExpandDims") {
+      return Entries(inputs[0], depth);
+    }
+    if (op == "Pack" && view_.GetInt(node, "axis", 0) == 0) return Joined(inputs, depth);
+    if (op == "ConcatV2") {  // of vectors: there is one axis
+      return Joined({inputs.begin(), inputs.end() - 1}, depth);
+    }
+    if (op == "GatherV2") return Gathered(inputs, depth);
+    if (op == "StridedSlice") return Sliced(node, depth);
+    return std::nullopt;
+  }
+
+  KnownSizes Joined(const std::vector<TensorId>& parts, int depth) const {
+    std::vector<int64_t> all;
+    for (const TensorId& part : parts) {
+      const KnownSizes sizes = Entries(part, depth);
+      if (!sizes || all.size() + sizes->size() > kMaxKnownSizes) return std::nullopt;
+      all.insert(all.end(), sizes->begin(), sizes->end());
+    }
+    return all;
+  }
+
+  KnownSizes Gathered(const std::vector<TensorId>& inputs, int depth) const {
+    const KnownSizes from = Entries(inputs[0], depth);
+    const auto places = IntConstant(view_, inputs[1].node);
+    if (!from || !places) return std::nullopt;
+    std::vector<int64_t> sizes;
+    for (int64_t at : places->values) {
+      if (at < 0 || at >= static_cast<int64_t>(from->size())) return std::nullopt;
+      sizes.push_back((*from)[at]);
+    }
+    return sizes;
+  }
+
+  // A part of a vector, in steps of one.
+  KnownSizes Sliced(int node, int depth) const {
+    const std::vector<TensorId>& inputs = view_.inputs(node);
+    const KnownSizes from = Entries(inputs[0], depth);
+    const auto begin = IntConstant(view_, inputs[1].node);
+    const auto end = IntConstant(view_, inputs[2].node);
+    const auto step = IntConstant(view_, inputs[3].node);
+    if (!from || !begin || !end || !step || begin->values.size() != 1 || end->values.size() != 1 ||
+        step->values != std::vector<int64_t>{1} || view_.GetInt(node, "ellipsis_mask", 0) != 0 ||
+        view_.GetInt(node, "new_axis_mask", 0) != 0) {
+      return std::nullopt;
+    }
+    const int64_t count = static_cast<int64_t>(from->size());
+    const auto place = [count](int64_t at) {
+      return std::clamp<int64_t>(at < 0 ? at + count : at, 0, count);
+    };
+    const int64_t first = view_.GetInt(node, "begin_mask", 0) ? 0 : place(begin->values[0]);
+    const bool one = view_.GetInt(node, "shrink_axis_mask", 0) != 0;
+    const bool to_the_end = view_.GetInt(node, "end_mask", 0) != 0;
+    const int64_t last = one ? first + 1 : to_the_end ? count : place(end->values[0]);
+    if (last > count || last < first) return std::nullopt;
+    return std::vector<int64_t>(from->begin() + first, from->begin() + last);
+  }
+
+  const GraphView& view_;
+  Shapes* shapes_;
+};
+
+}  // namespace
+
+void LearnFromShapeOperands(const GraphView& view, Shapes* shapes) {
+  OperandReader(view, shapes).Run();
+}
+
+}  // namespace nv_norms
