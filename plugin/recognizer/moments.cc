@@ -72,7 +72,7 @@ bool OverTheBatch(const Normalized& x) {
     return std::find(x.reduced.begin(), x.reduced.end(), atom) != x.reduced.end();
   };
   const Dim all = Value{x.dims, {}}.Flat();
-  return std::any_of(x.dims[0].begin(), x.dims[0].end(), reduced) &&
+  return std::all_of(x.dims[0].begin(), x.dims[0].end(), reduced) &&
          !std::all_of(all.begin(), all.end(), reduced);
 }
 

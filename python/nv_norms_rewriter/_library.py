@@ -94,6 +94,14 @@ def check(library: Path) -> None:
             "checkout (it builds everything that is missing), or install the package with `pip "
             "install .`. NV_NORMS_REWRITER=0 in the environment lets the import pass without it."
         )
+    try:
+        str(library).encode()
+    except UnicodeEncodeError:  # TensorFlow takes paths in UTF-8
+        raise LoadError(
+            f"nv_norms_rewriter cannot load {ascii(str(library))}: this locale has Python read the "
+            "path in another encoding than UTF-8. Set PYTHONUTF8=1 in the environment. "
+            "NV_NORMS_REWRITER=0 lets the import pass without it."
+        ) from None
     if trouble := damage(library):
         raise LoadError(f"nv_norms_rewriter cannot be loaded: {trouble}. {_AGAIN}")
     wanted = built_for(library)

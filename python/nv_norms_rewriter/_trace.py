@@ -117,16 +117,16 @@ def _look(graph: Any, where_of: Callable[[Any], str | None]) -> None:
 
 
 def _rewrite(core: _library.Core, graph: Any, where: str) -> None:
-    from . import _trace_choice, _trace_graph  # which import TensorFlow
+    from . import _trace_choice, _trace_describe, _trace_graph  # which import TensorFlow
 
     device_type = _trace_where.device_type()
     if device_type not in _SERVED or not _kernels_run(device_type):
         return
-    before = _trace_graph.describe(graph)
+    before = _trace_describe.describe(graph)
     if where == "xla":  # which compiles all of a function for one device
         for node in before.node:
             node.device = ""
-    kept = ",".join(_trace_graph.kept_nodes(graph))
+    kept = ",".join(_trace_describe.kept_nodes(graph))
     # Layouts stay: an edit relies on nodes that keep their names to keep their meaning.
     serialized, records = core.rewrite(
         before.SerializeToString(),
@@ -158,7 +158,7 @@ def _rewrite(core: _library.Core, graph: Any, where: str) -> None:
                 record.update(fused=False, reason=FAILED, detail=sentence)
     for record in records:
         for key in ("inputs", "outputs"):
-            record[key] = [_trace_graph.original_name(name) for name in record[key]]
+            record[key] = [_trace_describe.original_name(name) for name in record[key]]
     _records.remember(core, records)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from . import _options, _trace_graph, _trace_layout, _xla_rule
+from . import _options, _trace_describe, _trace_graph, _trace_layout, _xla_rule
 
 # Ops that only hand their first input on, in another type or shape.
 _VIEWS = frozenset({"Cast", "Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient"})
@@ -134,7 +134,7 @@ def _norm(
 
 def _tensor(graph: Any, name: str) -> Any:
     try:
-        return graph.get_tensor_by_name(_trace_graph.original_name(name))
+        return graph.get_tensor_by_name(_trace_describe.original_name(name))
     except (KeyError, ValueError):
         return None
 

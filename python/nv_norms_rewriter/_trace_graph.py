@@ -1,4 +1,4 @@
-"""A FuncGraph as the recognizer reads it, and the recognizer's edits made in the FuncGraph.
+"""The recognizer's edits, made in the FuncGraph that it has read a description of.
 
 TensorFlow's graphs only grow: an op that was replaced stays in the graph, unread. The executors
 and XLA drop what no output needs.
@@ -12,118 +12,23 @@ from typing import Any
 import tensorflow as tf
 
 from . import _saving
-
-GraphDef = Any
-NodeDef = Any
-
-FORWARD_OPS = frozenset({"FusedLayerNorm", "FusedRMSNorm", "FusedInstanceNorm", "FusedGroupNorm"})
-FUSED_OPS = FORWARD_OPS | {f"{op}Grad" for op in FORWARD_OPS}
-
-# Marks the fused ops of a described graph that no trace has put there: a program calls them.
-_BY_NAME = "_nv_norms_by_name"
+from ._trace_describe import (
+    BY_NAME,
+    FORWARD_OPS,
+    FUSED_OPS,
+    OUTPUT,
+    GraphDef,
+    NodeDef,
+    is_opaque,
+    split,
+)
 
 # Set by the library on fused nodes whose output nobody reads who is read (plugin/activations).
 _UNREAD = "_nv_norms_unread"
 
-# Names of the nodes that stand for the outputs of ops whose shapes, or values, only Python knows.
-_OUTPUT = "/nv_norms_output_"
-
 
 class UnexpectedGraphError(Exception):
     """The recognizer's graph cannot be followed in the FuncGraph; the message says why."""
-
-
-def describe(graph: tf.Graph) -> GraphDef:
-    """The graph without its library, each tensor of a variable or a call with its shape.
-
-    TensorFlow's shape inference gets these from the variables' handles and from the library, which
-    Python keeps and a GraphDef lacks. Nor does it follow all that computes a Reshape's sizes.
-    """
-    with _saving.raw():
-        graph_def = graph.as_graph_def()
-    graph_def.ClearField("library")
-    for node in graph_def.node:
-        if node.op in FUSED_OPS and _saving.MARK not in node.attr:
-            node.attr[_BY_NAME].b = True
-    _tell_sizes(graph_def, graph)
-    opaque = {op.name: op for op in graph.get_operations() if _is_opaque(op)}
-    if not opaque:
-        return graph_def
-    read = set()
-    for node in graph_def.node:
-        if node.name in opaque and opaque[node.name].type != "ReadVariableOp":
-            _make_sink(node, opaque[node.name])
-        for i, name in enumerate(node.input):
-            source, port = split(name)
-            if source in opaque and port >= 0:
-                node.input[i] = f"{source}{_OUTPUT}{port}"
-                read.add((source, port))
-    for source, port in sorted(read):
-        tensor = opaque[source].outputs[port]
-        node = graph_def.node.add(name=f"{source}{_OUTPUT}{port}", op="Placeholder")
-        node.input.append(f"^{source}")
-        node.device = opaque[source].device
-        node.attr["dtype"].type = tensor.dtype.as_datatype_enum
-        node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
-    return graph_def
-
-
-def _tell_sizes(graph_def: GraphDef, graph: tf.Graph) -> None:
-    """Has Reshapes read constants in place of sizes that are computed, where Python knows them."""
-    nodes = {node.name: node for node in graph_def.node}
-    for op in graph.get_operations():
-        if op.type != "Reshape" or op.inputs[1].op.type == "Const" or _is_opaque(op.inputs[1].op):
-            continue
-        shape, sizes = op.outputs[0].shape, op.inputs[1]
-        if shape.rank is None or shape.as_list().count(None) > 1:
-            continue
-        known = [-1 if size is None else size for size in shape.as_list()]
-        value = tf.make_tensor_proto(known, sizes.dtype, [len(known)])
-        name = f"{sizes.op.name}{_OUTPUT}{sizes.value_index}"
-        if name not in nodes:
-            nodes[name] = graph_def.node.add(name=name, op="Const", device=sizes.op.device)
-            nodes[name].attr["dtype"].type = sizes.dtype.as_datatype_enum
-            nodes[name].attr["value"].tensor.CopyFrom(value)
-        if nodes[name].attr["value"].tensor == value:
-            nodes[op.name].input[1] = name
-
-
-def _is_opaque(op: tf.Operation) -> bool:
-    if op.type == "ReadVariableOp":
-        return True
-    return any(attr.type in ("func", "list(func)") for attr in op.op_def.attr)
-
-
-def _make_sink(node: NodeDef, op: tf.Operation) -> None:
-    """Makes a call, whose function the graph lacks, an op that reads the same."""
-    types = [tensor.dtype.as_datatype_enum for tensor in op.inputs]
-    node.op = "IdentityN" if types else "NoOp"
-    node.attr.clear()
-    if types:
-        node.attr["T"].list.type.extend(types)
-
-
-def split(name: str) -> tuple[str, int]:
-    """ "node:2" as ("node", 2), "node" as ("node", 0), a control input "^node" as ("node", -1)."""
-    if name.startswith("^"):
-        return name[1:], -1
-    node, _, port = name.partition(":")
-    return node, int(port or 0)
-
-
-def original_name(tensor: str) -> str:
-    """The FuncGraph's name of a tensor of the graph that describe() gave."""
-    source, mark, rest = tensor.rpartition(_OUTPUT)
-    return f"{source}:{rest.partition(':')[0]}" if mark else tensor
-
-
-def kept_nodes(graph: Any) -> list[str]:
-    """Names of the ops that must keep their values: inputs, outputs, control outputs, calls."""
-    tensors = [*graph.inputs, *(t for t in graph.outputs if t is not None)]
-    names = [tensor.op.name for tensor in tensors if tensor.graph is graph]
-    names += [op.name for op in graph.control_outputs]
-    names += [op.name for op in graph.get_operations() if _is_opaque(op)]
-    return list(dict.fromkeys(names))
 
 
 def stops_gradient(x: tf.Tensor, y: tf.Tensor, order: Mapping[tf.Operation, int]) -> bool:
@@ -210,7 +115,7 @@ class Edit:
     def changes_ops_by_name(self) -> bool:
         """Whether a fused op that a program calls gets other types: it takes in Casts."""
         return any(
-            node.op in FUSED_OPS and _BY_NAME in node.attr and self._is_changed(name)
+            node.op in FUSED_OPS and BY_NAME in node.attr and self._is_changed(name)
             for name, node in self._after.items()
         )
 
@@ -268,7 +173,7 @@ class Edit:
         old, new = self._before.get(name), self._after[name]
         if old is None or old.op != new.op or old.attr != new.attr:
             return True
-        if old.input == new.input or _OUTPUT in name:
+        if old.input == new.input or OUTPUT in name:
             return False
         return self._reads_another_shape(name)
 
@@ -278,7 +183,7 @@ class Edit:
         """
         op = self._graph.get_operation_by_name(name)
         wanted = [split(i) for i in self._after[name].input if not i.startswith("^")]
-        if len(wanted) != len(op.inputs) or op.op_def.is_stateful or _is_opaque(op):
+        if len(wanted) != len(op.inputs) or op.op_def.is_stateful or is_opaque(op):
             return False
         shapes = [self._shape(*place) for place in wanted]
         return any(
@@ -326,7 +231,7 @@ class Edit:
             return None
         graph = self._graph
         attributes = dict(node.attr)
-        by_name = attributes.pop(_BY_NAME, None)
+        by_name = attributes.pop(BY_NAME, None)
         op = graph._create_op_internal(
             node.op,
             inputs,
@@ -359,14 +264,14 @@ class Edit:
 
     def _old_tensor(self, name: str, port: int) -> tf.Tensor:
         """That of a node of the graph that describe() gave, as it was."""
-        source, mark, output = name.rpartition(_OUTPUT)
+        source, mark, output = name.rpartition(OUTPUT)
         if mark:
             return self._graph.get_operation_by_name(source).outputs[int(output)]
         return self._graph.get_operation_by_name(name).outputs[port]
 
     def _control(self, name: str) -> tf.Operation | None:
         """The op of that name in the edited graph; None if it is left out."""
-        name = name.rpartition(_OUTPUT)[0] or name
+        name = name.rpartition(OUTPUT)[0] or name
         if name in self._after and self._is_changed(name):
             op = self._make(name)
             if op is not None:
@@ -381,7 +286,7 @@ class Edit:
         """What unchanged nodes shall read and wait for instead of what they do."""
         inputs, controls = [], []
         for name, node in self._after.items():
-            if _OUTPUT in name or self._is_changed(name):
+            if OUTPUT in name or self._is_changed(name):
                 continue
             op = self._old(name)
             assert op is not None
@@ -392,7 +297,7 @@ class Edit:
             if None in tensors:  # then it reads what it did: of y and a part, not the part alone
                 continue
             for i, tensor in enumerate(tensors):
-                if tensor is op.inputs[i]:
+                if tensor is op.inputs[i] or _are_one_read(tensor.op, op.inputs[i].op):
                     continue
                 if tensor.dtype != op.inputs[i].dtype:
                     raise UnexpectedGraphError(f"input {i} of {name} has got another type")
@@ -463,6 +368,16 @@ class Edit:
             )
         if any(self._made.get(op.name) is not None for op in graph.control_outputs):
             graph.control_outputs = [self._made.get(op.name) or op for op in graph.control_outputs]
+
+
+def _are_one_read(a: tf.Operation, b: tf.Operation) -> bool:
+    """Whether both read one variable, and wait for nothing."""
+    return (
+        a.type == b.type == "ReadVariableOp"
+        and a.inputs[0] is b.inputs[0]
+        and not a.control_inputs
+        and not b.control_inputs
+    )
 
 
 def _with_sources(ops: Iterable[tf.Operation]) -> set[tf.Operation]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _trace_graph
+from . import _trace_describe
 
 # Of a fused op, read by kernels/xla/placement.h.
 _CALL_FORMAT = "_nv_norms_call_format"
@@ -29,7 +29,7 @@ _CARRIERS = frozenset((
     "MaxPool3D", "Maximum", "Minimum", "Mul", "Neg", "Pad", "PadV2", "RealDiv", "Relu", "Relu6",
     "ReluGrad", "Rsqrt", "Select", "SelectV2", "Selu", "Sigmoid", "Slice", "Softplus", "Split",
     "Square", "SquaredDifference", "StridedSlice", "Sub", "Tanh",
-)) | _trace_graph.FUSED_OPS
+)) | _trace_describe.FUSED_OPS
 # fmt: on
 
 # How many ops are looked at on either side.

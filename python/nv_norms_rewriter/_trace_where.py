@@ -22,9 +22,9 @@ def is_of_interest(types: set[str]) -> bool:
 
 
 def _fused_ops() -> frozenset[str]:
-    from . import _trace_graph
+    from . import _trace_describe
 
-    return _trace_graph.FUSED_OPS
+    return _trace_describe.FUSED_OPS
 
 
 def where_of(graph: Any) -> str | None:

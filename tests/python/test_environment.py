@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from processes import NORM, result
+from processes import NORM, copy_package, result
+from processes import run as run_code
 
 # Runs a norm that Grappler sees, one that XLA compiles, and one that a tape outside differentiates.
 RUN = (
@@ -86,3 +87,16 @@ def test_folder_for_graphs_that_cannot_be_made_is_said_once(tmp_path: Path) -> N
     (line,) = [line for line in stderr.splitlines() if "NV_NORMS_DUMP_DIR is" in line]
     assert f'"{tmp_path}/no/folder", expected a folder that can be written' in line
     assert "graph_0_before.pb is not written (No such file or directory)" in line
+
+
+def test_path_that_the_locale_cannot_read(tmp_path: Path) -> None:
+    """TensorFlow takes paths in UTF-8 alone; building again, as other errors say, does not help."""
+    folder = tmp_path / "p\u00e4th"
+    folder.mkdir()
+    packages = copy_package(folder)
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    process = run_code("import nv_norms_rewriter", packages=packages, **plain)
+    assert process.returncode != 0
+    assert "Set PYTHONUTF8=1" in process.stderr.splitlines()[-1]
+    again = run_code("import nv_norms_rewriter", packages=packages, LC_ALL="C", PYTHONUTF8="1")
+    assert again.returncode == 0, again.stderr

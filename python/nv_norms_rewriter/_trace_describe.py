@@ -1,0 +1,130 @@
+"""A FuncGraph as the recognizer reads it: a GraphDef that tells the shapes that Python knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from . import _saving
+
+GraphDef = Any
+NodeDef = Any
+
+FORWARD_OPS = frozenset({"FusedLayerNorm", "FusedRMSNorm", "FusedInstanceNorm", "FusedGroupNorm"})
+FUSED_OPS = FORWARD_OPS | {f"{op}Grad" for op in FORWARD_OPS}
+
+# Marks the fused ops of a described graph that no trace has put there: a program calls them.
+BY_NAME = "_nv_norms_by_name"
+
+# Names of the nodes that stand for the outputs of ops whose shapes, or values, only Python knows.
+OUTPUT = "/nv_norms_output_"
+
+
+def describe(graph: tf.Graph) -> GraphDef:
+    """The graph without its library, each tensor of a variable or a call with its shape.
+
+    TensorFlow's shape inference gets these from the variables' handles and from the library, which
+    Python keeps and a GraphDef lacks. Nor does it follow all that computes a Reshape's sizes.
+    """
+    with _saving.raw():
+        graph_def = graph.as_graph_def()
+    graph_def.ClearField("library")
+    for node in graph_def.node:
+        if node.op in FUSED_OPS and _saving.MARK not in node.attr:
+            node.attr[BY_NAME].b = True
+    _tell_sizes(graph_def, graph)
+    opaque = {op.name: op for op in graph.get_operations() if is_opaque(op)}
+    if not opaque:
+        return graph_def
+    first = _first_reads(opaque.values())
+    read = set()
+    for node in graph_def.node:
+        if node.name in opaque and opaque[node.name].type != "ReadVariableOp":
+            _make_sink(node, opaque[node.name])
+        for i, name in enumerate(node.input):
+            source, port = split(name)
+            if source in opaque and port >= 0:
+                source = first.get(source, source)
+                node.input[i] = f"{source}{OUTPUT}{port}"
+                read.add((source, port))
+    for source, port in sorted(read):
+        tensor = opaque[source].outputs[port]
+        node = graph_def.node.add(name=f"{source}{OUTPUT}{port}", op="Placeholder")
+        node.input.append(f"^{source}")
+        node.device = opaque[source].device
+        node.attr["dtype"].type = tensor.dtype.as_datatype_enum
+        node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
+    return graph_def
+
+
+def _first_reads(ops: Iterable[tf.Operation]) -> dict[str, str]:
+    """Of a variable that is read several times, before all assignments, the first read's name.
+
+    A read that waits for nothing comes before all of them: gamma may be read for each use.
+    """
+    firsts: dict[str, str] = {}
+    return {
+        op.name: firsts.setdefault(op.inputs[0].name, op.name)
+        for op in ops
+        if op.type == "ReadVariableOp" and not op.control_inputs
+    }
+
+
+def _tell_sizes(graph_def: GraphDef, graph: tf.Graph) -> None:
+    """Has Reshapes read constants in place of sizes that are computed, where Python knows them."""
+    nodes = {node.name: node for node in graph_def.node}
+    for op in graph.get_operations():
+        if op.type != "Reshape" or op.inputs[1].op.type == "Const" or is_opaque(op.inputs[1].op):
+            continue
+        shape, sizes = op.outputs[0].shape, op.inputs[1]
+        if shape.rank is None or shape.as_list().count(None) > 1:
+            continue
+        known = [-1 if size is None else size for size in shape.as_list()]
+        value = tf.make_tensor_proto(known, sizes.dtype, [len(known)])
+        name = f"{sizes.op.name}{OUTPUT}{sizes.value_index}"
+        if name not in nodes:
+            nodes[name] = graph_def.node.add(name=name, op="Const", device=sizes.op.device)
+            nodes[name].attr["dtype"].type = sizes.dtype.as_datatype_enum
+            nodes[name].attr["value"].tensor.CopyFrom(value)
+        if nodes[name].attr["value"].tensor == value:
+            nodes[op.name].input[1] = name
+
+
+def is_opaque(op: tf.Operation) -> bool:
+    if op.type == "ReadVariableOp":
+        return True
+    return any(attr.type in ("func", "list(func)") for attr in op.op_def.attr)
+
+
+def _make_sink(node: NodeDef, op: tf.Operation) -> None:
+    """Makes a call, whose function the graph lacks, an op that reads the same."""
+    types = [tensor.dtype.as_datatype_enum for tensor in op.inputs]
+    node.op = "IdentityN" if types else "NoOp"
+    node.attr.clear()
+    if types:
+        node.attr["T"].list.type.extend(types)
+
+
+def split(name: str) -> tuple[str, int]:
+    """ "node:2" as ("node", 2), "node" as ("node", 0), a control input "^node" as ("node", -1)."""
+    if name.startswith("^"):
+        return name[1:], -1
+    node, _, port = name.partition(":")
+    return node, int(port or 0)
+
+
+def original_name(tensor: str) -> str:
+    """The FuncGraph's name of a tensor of the graph that describe() gave."""
+    source, mark, rest = tensor.rpartition(OUTPUT)
+    return f"{source}:{rest.partition(':')[0]}" if mark else tensor
+
+
+def kept_nodes(graph: Any) -> list[str]:
+    """Names of the ops that must keep their values: inputs, outputs, control outputs, calls."""
+    tensors = [*graph.inputs, *(t for t in graph.outputs if t is not None)]
+    names = [tensor.op.name for tensor in tensors if tensor.graph is graph]
+    names += [op.name for op in graph.control_outputs]
+    names += [op.name for op in graph.get_operations() if is_opaque(op)]
+    return list(dict.fromkeys(names))
