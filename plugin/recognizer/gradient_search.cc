@@ -12,6 +12,8 @@
 #include "plugin/recognizer/moments.h"
 #include "plugin/recognizer/ops.h"
 #include "plugin/recognizer/reach.h"
+#include "plugin/recognizer/stops.h"
+#include "plugin/recognizer/textbook.h"
 
 namespace nv_norms {
 namespace {
@@ -22,7 +24,6 @@ constexpr size_t kMaxTerms = 8;
 
 double Plus(double a, double b) { return a + b; }
 double Minus(double a, double b) { return a - b; }
-double Times(double a, double b) { return a * b; }
 
 // Whether a term is taken off again, as in the gradient of x - x. That is 0; beside a fused dx it
 // would be what rounding leaves of it, and nothing could be removed.
@@ -32,26 +33,6 @@ bool HoldsBothSigns(const std::vector<BagItem>& terms) {
       return term.tensor == other.tensor && term.inverted != other.inverted;
     });
   });
-}
-
-struct Gradients {
-  Numbers dx, dgamma, dbeta;
-};
-
-// The textbook's gradients; `others` are the atoms of x along which gamma does not vary, `count` is
-// how many elements they are in reality.
-Gradients GradientsOf(const Normalized& x, bool subtract_mean, const Numbers& dy,
-                      const Numbers& gamma, const Dim& others, double count) {
-  const Numbers& xhat = subtract_mean ? x.xhat : x.plain;
-  const Numbers w = Zip(dy, gamma, Times);
-  const Numbers along = MeanOver(Zip(w, xhat, Times), x.reduced);
-  Numbers dx = w;
-  if (subtract_mean) dx = Zip(dx, MeanOver(w, x.reduced), Minus);
-  dx = Zip(dx, Zip(x.xhat, along, Times), Minus);
-  const auto sum = [&](const Numbers& numbers) {
-    return Map(MeanOver(numbers, others), [count](double v) { return v * count; });
-  };
-  return {Zip(dx, x.rstd, Times), sum(Zip(dy, xhat, Times)), sum(dy)};
 }
 
 class GradientSearch {
@@ -103,7 +84,7 @@ class GradientSearch {
         if (!match_.problem) return BackwardMatch();
       }
       match_.core = CoreNodes();
-      match_.stops_gradient = StopsGradient();
+      match_.stops_gradient = StopsGradient(view_, behind_, forward_core_);
       return match_;
     }
     return BackwardMatch();
@@ -340,54 +321,19 @@ class GradientSearch {
 
   // Whether more than x, dy, gamma and beta is in it, and does not cancel where it is 0.
   bool HangsOnOthers(const Interpreter& interpreter) {
-    behind_.clear();
     std::vector<TensorId> outputs = {match_.dgamma, match_.dbeta};
     for (const Part& term : match_.terms) outputs.push_back(term.tensor);
     if (match_.terms.empty()) outputs.push_back(match_.dx);
+    behind_.clear();
     Scene scene = scene_;
     for (TensorId output : outputs) {
       if (!output.valid()) continue;
-      for (const TensorId& operand : interpreter.OperandsOf(output, &behind_)) {
-        const bool is_parameter =
-            (forward_.gamma.valid() && interpreter.IsSame(operand, forward_.gamma)) ||
-            (forward_.beta.valid() && interpreter.IsSame(operand, forward_.beta));
-        if (!is_parameter) scene.zeros.push_back(operand);
+      for (TensorId operand :
+           interpreter.OperandsOf(output, {forward_.gamma, forward_.beta}, &behind_)) {
+        scene.zeros.push_back(operand);
       }
     }
     return !scene.zeros.empty() && !HoldsInEveryDrawOf(scene);
-  }
-
-  // Whether a gradient is stopped or replaced between x, dy, gamma and the outputs, and not within
-  // the forward, where others look.
-  bool StopsGradient() const {
-    for (int node : behind_) {
-      if (forward_core_.count(node) > 0) continue;
-      const bool replaced = view_.def(node).attr().count("_gradient_op_type") > 0;
-      if (replaced || view_.op(node) == "PreventGradient") return true;
-      if (view_.op(node) != "StopGradient") continue;
-      for (const Consumer& c : view_.consumers(node)) {
-        if (behind_.count(c.node) > 0 && !TakesOffItsMean(c.node, node)) return true;
-      }
-    }
-    return false;
-  }
-
-  // tf.nn.moments stops the mean's gradient in a sum of squared differences to it, where it is 0,
-  // and so does the gradient of that sum.
-  bool TakesOffItsMean(int reader, int stopped) const {
-    const TensorId mean = view_.inputs(stopped)[0];
-    if (view_.op(mean.node) != "Mean") return false;
-    const auto squares = [&](const Consumer& c) {
-      const auto& inputs = view_.inputs(c.node);
-      return view_.op(c.node) == "SquaredDifference" &&
-             inputs[1 - c.slot] == view_.inputs(mean.node)[0];
-    };
-    const auto& inputs = view_.inputs(reader);
-    const bool difference = view_.op(reader) == "Sub" || view_.op(reader) == "SquaredDifference";
-    const auto& readers = view_.consumers(stopped);
-    return difference &&
-           std::find(inputs.begin(), inputs.end(), view_.inputs(mean.node)[0]) != inputs.end() &&
-           std::any_of(readers.begin(), readers.end(), squares);
   }
 
   // The forward holds for every rank where nobody knows x's; its gradient may count axes another

@@ -223,18 +223,25 @@ std::optional<Value> Interpreter::Operand(TensorId tensor) {
 }
 
 std::vector<TensorId> Interpreter::OperandsOf(TensorId tensor,
+                                              const std::vector<TensorId>& parameters,
                                               std::unordered_set<int>* nodes) const {
   std::vector<TensorId> found, queue = {tensor};
   std::unordered_set<TensorId, TensorIdHash> seen = {tensor};
   const std::unordered_set<TensorId, TensorIdHash> operands(operands_.begin(), operands_.end());
+  const auto is_parameter = [&](const std::string& words) {
+    return std::any_of(parameters.begin(), parameters.end(), [&](TensorId parameter) {
+      return parameter.valid() && Identify(parameter, 0) == words;
+    });
+  };
   while (!queue.empty()) {
     TensorId at = queue.back();
     queue.pop_back();
-    const auto same = identified_.find(Identify(at, 0));
+    const std::string words = Identify(at, 0);
+    const auto same = identified_.find(words);
     if (same != identified_.end()) at = same->second;
     if (numbers_.count(at) > 0 || IsRoot(at) || at == scene_.dy || at == scene_.before_dy) continue;
     if (operands.count(at) > 0 || scene_.dependents.count(at.node) == 0) {
-      found.push_back(at);
+      if (!is_parameter(words)) found.push_back(at);
       continue;
     }
     if (nodes != nullptr) nodes->insert(at.node);

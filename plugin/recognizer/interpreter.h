@@ -68,11 +68,10 @@ class Interpreter {
 
   // Operands met so far, in the order of their meeting. Constants are among them.
   const std::vector<TensorId>& operands() const { return operands_; }
-  // The operands that a tensor's value came from, numbers aside: nothing else but the roots and dy
-  // can change it, these included where they cancel in all draws. The nodes between go to `nodes`.
-  std::vector<TensorId> OperandsOf(TensorId tensor, std::unordered_set<int>* nodes = nullptr) const;
-  // Whether two operands are surely the same values.
-  bool IsSame(TensorId a, TensorId b) const { return Identify(a, 0) == Identify(b, 0); }
+  // The operands that a tensor's value came from, besides numbers and these parameters, of which
+  // some may be absent: those that cancel in all draws, too. The nodes between go to `nodes`.
+  std::vector<TensorId> OperandsOf(TensorId tensor, const std::vector<TensorId>& parameters,
+                                   std::unordered_set<int>* nodes = nullptr) const;
   // Scalar constants met so far.
   const std::vector<double>& constants() const { return constants_; }
   // The operands that are numbers: constants and counts.

@@ -111,11 +111,8 @@ bool OutputCheck::HangsOnOthers(const Output& output) const {
   const Interpreter& interpreter = *near_.interpreter;
   Scene scene = near_.scene;
   for (const BagItem& item : output.core) {
-    for (const TensorId& operand : interpreter.OperandsOf(item.tensor)) {
-      const bool is_parameter =
-          (output.gamma.valid() && interpreter.IsSame(operand, output.gamma)) ||
-          (output.beta.valid() && interpreter.IsSame(operand, output.beta));
-      if (!is_parameter) scene.zeros.push_back(operand);
+    for (TensorId operand : interpreter.OperandsOf(item.tensor, {output.gamma, output.beta})) {
+      scene.zeros.push_back(operand);
     }
   }
   return !scene.zeros.empty() && !HoldsInEveryDrawOf(scene, output);
