@@ -121,11 +121,11 @@ class OperandReader {
 
   // What is known of integers that the graph computes; nullopt where not even their number is.
   KnownSizes Entries(TensorId tensor, int depth) const {
+    const TensorInfo& info = shapes_->Get(tensor);
+    if (!info.rank_known || info.dims.size() > 1) return std::nullopt;
     if (depth < kMaxOperandDepth) {
       if (const KnownSizes sizes = EntriesOfNode(tensor, depth + 1)) return sizes;
     }
-    const TensorInfo& info = shapes_->Get(tensor);
-    if (!info.rank_known || info.dims.size() > 1) return std::nullopt;
     const int64_t count = info.dims.empty() ? 1 : info.dims[0];
     if (count < 0 || count > static_cast<int64_t>(kMaxKnownSizes)) return std::nullopt;
     return std::vector<int64_t>(count, -1);
@@ -169,6 +169,7 @@ class OperandReader {
   }
 
   KnownSizes Gathered(const std::vector<TensorId>& inputs, int depth) const {
+    if (inputs.size() != 3 || shapes_->Get(inputs[0]).dims.size() != 1) return std::nullopt;
     const KnownSizes from = Entries(inputs[0], depth);
     const auto places = IntConstant(view_, inputs[1].node);
     if (!from || !places) return std::nullopt;

@@ -81,9 +81,13 @@ class GradientSearch {
         match_.problem =
             FindProblem(axes_, x_dims_, reduced, forward_.gamma.valid() ? &parameter_ : nullptr,
                         forward_.statistics.moment);
-        if (!match_.problem) return BackwardMatch();
+        if (!match_.problem ||
+            MergesUnknownAxes(*match_.problem, x_dims_, shapes_.Get(forward_.x).dims, parameter_)) {
+          return BackwardMatch();
+        }
       }
       match_.core = CoreNodes();
+      match_.reshape_dy = match_.reshape_dy || (IsReshaped() && !HasSurelyXsShape());
       match_.stops_gradient = StopsGradient(view_, behind_, forward_core_);
       return match_;
     }
@@ -317,6 +321,28 @@ class GradientSearch {
       if (!Holds(&interpreter, axes_)) return false;
     }
     return true;
+  }
+
+  // Whether dy is what a Reshape of the graph's makes x's shape of. Its own may be another then,
+  // though it was taken for x's, as unknown sizes may be equal.
+  bool IsReshaped() const {
+    std::vector<int> views = {scene_.dy.node};
+    for (size_t i = 0; i < views.size(); ++i) {
+      for (const Consumer& c : view_.consumers(views[i])) {
+        if (behind_.count(c.node) == 0 || ClassOf(view_.op(c.node)) != OpClass::kView) continue;
+        const std::string& op = view_.op(c.node);
+        if (op == "Reshape" || op == "Squeeze" || op == "ExpandDims") return true;
+        views.push_back(c.node);
+      }
+    }
+    return false;
+  }
+
+  bool HasSurelyXsShape() const {
+    const TensorInfo& dy = shapes_.Get(scene_.dy);
+    const TensorInfo& x = shapes_.Get(forward_.x);
+    return dy.rank_known && x.rank_known && dy.dims == x.dims &&
+           std::count(x.dims.begin(), x.dims.end(), -1) == 0;
   }
 
   // Whether more than x, dy, gamma and beta is in it, and does not cancel where it is 0.

@@ -12,6 +12,11 @@
 #include "plugin/recognizer/reach.h"
 
 namespace nv_norms {
+namespace {
+
+constexpr int kStepsToPart = 8;
+
+}  // namespace
 
 bool OutputCheck::IsCandidate(TensorId y) const {
   if (LosesRounding(y)) return false;
@@ -36,7 +41,7 @@ bool OutputCheck::Fits(const Output& output, ForwardMatch* match, Reason* reason
   // Only the op for layer norms can leave the mean where it is.
   const bool keeps_mean = !output.subtract_mean && moment == Moment::kVariance;
   if (!problem || (keeps_mean && problem->kind != Kind::kLayerNorm) ||
-      !ParametersSurelyFit(output, parameter) || !SizesSurelyFit(output)) {
+      !ParametersSurelyFit(output, *problem, parameter) || !SizesSurelyFit(output)) {
     *reason = Reason::kNotExpressible;
     return false;
   }
@@ -153,7 +158,8 @@ bool OutputCheck::IsTransposedCopy(TensorId y) const {
 
 // A parameter of unknown size may have one element when the graph runs, and so may x along a
 // parameter's axes where the owner of an argument left its size open: either would broadcast.
-bool OutputCheck::ParametersSurelyFit(const Output& output, const Dim& parameter) const {
+bool OutputCheck::ParametersSurelyFit(const Output& output, const Problem& problem,
+                                      const Dim& parameter) const {
   const auto is_known = [](int64_t size) { return size >= 0; };
   for (TensorId tensor : {output.gamma, output.beta}) {
     if (!tensor.valid()) continue;
@@ -164,25 +170,32 @@ bool OutputCheck::ParametersSurelyFit(const Output& output, const Dim& parameter
   }
   const TensorInfo& x = near_.shapes.Get(near_.statistics.x);
   if (!x.rank_known) return true;
+  if (MergesUnknownAxes(problem, near_.x.dims, x.dims, parameter)) return false;
   for (size_t i = 0; i < x.dims.size(); ++i) {
     const Dim& dim = near_.x.dims[i];
     const bool along = std::any_of(dim.begin(), dim.end(), [&](Atom atom) {
       return std::find(parameter.begin(), parameter.end(), atom) != parameter.end();
     });
-    if (along && IsLeftOpen(static_cast<int>(i))) return false;
+    if (along && !is_known(x.dims[i]) && IsLeftOpen(static_cast<int>(i))) return false;
   }
   return true;
 }
 
-// Whether the size of x along an axis is unknown, and an argument's, if not x's own, or what a
-// Reshape leaves for it, or a part.
+// Whether the unknown size of x along an axis is that of an argument, or what a Reshape to -1, a
+// slice or a gathering leaves, a few elementwise ops before x.
 bool OutputCheck::IsLeftOpen(int axis) const {
   const GraphView& view = near_.view;
-  const int x = near_.statistics.x.node;
   const int64_t size = near_.shapes.Get(near_.statistics.x).dims[axis];
-  if (size >= 0) return false;
+  int x = near_.statistics.x.node;
+  if (IsArgument(view.op(x))) return true;
+  const auto is_elementwise = [&] {
+    const OpClass op_class = ClassOf(view.op(x));
+    return view.inputs(x).size() == 1 &&
+           (op_class == OpClass::kElementwise || view.op(x) == "Cast" || view.op(x) == "Relu");
+  };
+  for (int step = 0; step < kStepsToPart && is_elementwise(); ++step) x = view.inputs(x)[0].node;
   const std::string& op = view.op(x);
-  if (IsArgument(op) || op == "StridedSlice" || op == "Slice" || op == "GatherV2") return true;
+  if (op == "StridedSlice" || op == "Slice" || op == "GatherV2") return true;
   if (op == "Reshape") {
     const auto shape = IntConstant(view, view.inputs(x)[1].node);
     if (shape && axis < static_cast<int>(shape->values.size()) && shape->values[axis] == -1) {

@@ -29,7 +29,8 @@ class OutputCheck {
   bool LosesRounding(TensorId y) const;
   bool ReadOnlyBy(TensorId tensor, TensorId view_of_it) const;
   bool IsTransposedCopy(TensorId y) const;
-  bool ParametersSurelyFit(const Output& output, const Dim& parameter) const;
+  bool ParametersSurelyFit(const Output& output, const Problem& problem,
+                           const Dim& parameter) const;
   bool IsLeftOpen(int axis) const;
   bool SizesSurelyFit(const Output& output) const;
   bool IsTermOfMore(TensorId tensor) const;

@@ -83,7 +83,7 @@ std::optional<Problem> OverSpace(const Axes& axes, const Dims& x, const Dim& red
   problem.axes.push_back(channel - rank);
   std::sort(problem.axes.begin(), problem.axes.end());
   const Size groups = axes.size(outer);
-  if (!groups.known()) return std::nullopt;
+  if (!groups.known() || groups.coefficient() < 1) return std::nullopt;
   problem.groups = groups.coefficient();
   return problem;
 }
@@ -179,6 +179,17 @@ std::optional<Problem> FindProblem(const Axes& axes, const Dims& x, const Dim& r
     return OverBatchMerged(axes, x, reduced, *parameter);
   }
   return over_axes;
+}
+
+bool MergesUnknownAxes(const Problem& problem, const Dims& x, const std::vector<int64_t>& sizes,
+                       const Dim& parameter) {
+  if (problem.merged_shape.empty()) return false;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const bool along =
+        std::any_of(x[i].begin(), x[i].end(), [&](Atom atom) { return Contains(parameter, atom); });
+    if (along && sizes[i] < 0) return true;
+  }
+  return false;
 }
 
 }  // namespace nv_norms

@@ -36,6 +36,11 @@ struct Problem {
 std::optional<Problem> FindProblem(const Axes& axes, const Dims& x, const Dim& reduced,
                                    const Dim* parameter, Moment moment);
 
+// Whether axes are merged of which those that a parameter varies along are not known in `sizes`, of
+// x: one that is 1 when the graph runs would be broadcast there, and the op cannot tell.
+bool MergesUnknownAxes(const Problem& problem, const Dims& x, const std::vector<int64_t>& sizes,
+                       const Dim& parameter);
+
 }  // namespace nv_norms
 
 #endif  // NV_NORMS_PLUGIN_RECOGNIZER_PROBLEM_H_

@@ -203,6 +203,8 @@ class Edit:
             return self._shape(*split(new.input[0]))
         if new.op in FUSED_OPS - FORWARD_OPS and port < new.attr["num_dx"].i:  # and so has dx
             return self._shape(*split(new.input[1]))
+        if new.op == "Identity":  # which hands on what takes an op's place
+            return self._shape(*split(new.input[0]))
         if old is None and new.op == "Reshape":
             return None
         return tf.TensorShape(None)
@@ -245,7 +247,8 @@ class Edit:
             op._set_device_from_string(node.device)
         op._add_control_inputs(waits)
         old = self._old(node.name)
-        if old is not None:
+        # A gradient that only Reshapes read may come in another shape.
+        if old is not None and op.outputs[0].shape.is_compatible_with(old.outputs[0].shape):
             op.outputs[0].set_shape(old.outputs[0].shape)
         return op
 

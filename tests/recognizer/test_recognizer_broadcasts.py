@@ -192,3 +192,66 @@ def test_channels_that_may_be_one_for_all_of_gamma(rng, before: Callable, channe
 
     values = _draw(rng, 4, channels), _draw(rng, 8), _draw(rng, 8)
     assert _step_as_stock(step, [(None, None), (8,), (8,)], values) == ["forward"]
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("known", "shape"), [((None, 3, 8), (3, -1, 8)), ((None, None, 8), (-1, 2, 8))], ids=str
+)
+def test_output_that_is_reshaped_to_other_sizes(rng, known, shape, batch: int) -> None:
+    """Its dy has those, which may be x's as far as inference tells: [3, ?, 8] and [?, 3, 8].
+
+    The gradient took it as it was, Grappler concluded that the sizes were the same, and dropped the
+    Reshape: y came in x's shape.
+    """
+
+    def step(x: tf.Tensor) -> list[tf.Tensor]:
+        y = tf.sin(tf.reshape(layer_norm(x, -1, EPSILON), shape))
+        return [y, tf.reduce_mean(y, 0), tf.gradients(tf.reduce_sum(y * y), x)[0]]
+
+    value = _draw(rng, batch, 3 if known[1] else 4, 8)
+    assert _step_as_stock(step, [known], [value]) == ["forward", "backward"]
+
+
+@pytest.mark.parametrize("axes", [[-1], [1, 3]], ids=str)
+@pytest.mark.parametrize("heads", [1, 4])
+def test_heads_that_a_reshape_leaves_over(rng, heads: int, axes: list[int]) -> None:
+    """One head is broadcast to all of gamma's; merged with the batch it took four rows for one."""
+    gamma, beta = _draw(rng, 4, 8), _draw(rng, 4, 8)
+
+    def step(x: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            split = tf.reshape(x, [tf.shape(x)[0], tf.shape(x)[1], -1, 8])
+            mean, variance = tf.nn.moments(split, axes, keepdims=True)
+            y = tf.nn.batch_normalization(split, mean, variance, beta, gamma, EPSILON)
+            loss = tf.reduce_sum(tf.sin(y))
+        return [y, tape.gradient(loss, x)]
+
+    _step_as_stock(step, [(None, None, None)], [_draw(rng, 4, 3, heads * 8)])
+
+
+@pytest.mark.parametrize("batch", [0, 2])
+def test_no_heads_at_all(rng, batch: int) -> None:
+    gamma, beta = _draw(rng, 0, 8), _draw(rng, 0, 8)
+
+    def step(x: tf.Tensor) -> list[tf.Tensor]:
+        mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+        return [tf.nn.batch_normalization(x, mean, variance, beta, gamma, EPSILON)]
+
+    _step_as_stock(step, [(None, None, 0, 8)], [_draw(rng, batch, 3, 0, 8)])
+
+
+@pytest.mark.parametrize("spelling", ["slices", "gathers"])
+def test_size_out_of_a_table_of_shapes(rng, spelling: str) -> None:
+    """A row of a matrix of sizes: its first number is not the matrix's second."""
+
+    def step(x: tf.Tensor, p: tf.Tensor, q: tf.Tensor) -> list[tf.Tensor]:
+        table = tf.stack([tf.shape(p), tf.shape(q)])
+        count = table[1][0] if spelling == "slices" else tf.gather(tf.gather(table, 1), 0)
+        groups = tf.reshape(x, [tf.shape(x)[0], 3, count, 8])
+        mean, variance = tf.nn.moments(groups, [1, 3], keepdims=True)
+        return [(groups - mean) * tf.math.rsqrt(variance + EPSILON)]
+
+    values = _draw(rng, 2, 3, 16), _draw(rng, 6, 4), _draw(rng, 2, 5)
+    _step_as_stock(step, [(None, 3, None), (None, 4), (None, 5)], values)
