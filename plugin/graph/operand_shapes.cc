@@ -100,6 +100,10 @@ class OperandReader {
       for (int64_t axis : last_first) sizes.erase(sizes.begin() + axis);
       return sizes;
     }
+    if (op == "Transpose") {
+      const auto order = IntConstant(view_, inputs[1].node);
+      return order ? Permuted(input.dims, order->values) : std::nullopt;
+    }
     if (op == "ExpandDims") {
       const auto axis = IntConstant(view_, inputs[1].node);
       if (!axis || axis->values.size() != 1) return std::nullopt;
@@ -155,7 +159,32 @@ class OperandReader {
     }
     if (op == "GatherV2") return Gathered(inputs, depth);
     if (op == "StridedSlice") return Sliced(node, depth);
+    if (op == "DataFormatVecPermute") return InOtherFormat(node, depth);
     return std::nullopt;
+  }
+
+  // Element i is what was at order[i]; nullopt if that is no permutation.
+  static KnownSizes Permuted(const std::vector<int64_t>& sizes, const std::vector<int64_t>& order) {
+    const int64_t count = static_cast<int64_t>(sizes.size());
+    if (order.size() != sizes.size()) return std::nullopt;
+    std::vector<int64_t> permuted;
+    std::set<int64_t> seen;
+    for (int64_t at : order) {
+      if (at < 0 || at >= count || !seen.insert(at).second) return std::nullopt;
+      permuted.push_back(sizes[at]);
+    }
+    return permuted;
+  }
+
+  // What TensorFlow's layout pass puts before a transposed convolution.
+  KnownSizes InOtherFormat(int node, int depth) const {
+    const std::string from = view_.GetString(node, "src_format", "NHWC");
+    const std::string to = view_.GetString(node, "dst_format", "NCHW");
+    const KnownSizes sizes = Entries(view_.inputs(node)[0], depth);
+    if (!sizes || sizes->size() != from.size()) return std::nullopt;
+    std::vector<int64_t> order;
+    for (char axis : to) order.push_back(static_cast<int64_t>(from.find(axis)));
+    return Permuted(*sizes, order);
   }
 
   KnownSizes Joined(const std::vector<TensorId>& parts, int depth) const {

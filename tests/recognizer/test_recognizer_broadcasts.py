@@ -255,3 +255,23 @@ def test_size_out_of_a_table_of_shapes(rng, spelling: str) -> None:
 
     values = _draw(rng, 2, 3, 16), _draw(rng, 6, 4), _draw(rng, 2, 5)
     _step_as_stock(step, [(None, 3, None), (None, 4), (None, 5)], values)
+
+
+def test_sizes_that_the_layout_pass_has_turned(rng) -> None:
+    """As before a transposed convolution on a GPU: the channels are known behind a Transpose."""
+    gamma, beta = _draw(rng, 8), _draw(rng, 8)
+
+    def step(x: tf.Tensor) -> list[tf.Tensor]:
+        size = tf.shape(x)
+        sizes = tf.stack([size[0], size[1], size[2] // 8, 8])
+        sizes = tf.raw_ops.DataFormatVecPermute(x=sizes, src_format="NHWC", dst_format="NCHW")
+        image = tf.transpose(tf.reshape(x, sizes), [0, 2, 3, 1])
+        size = tf.shape(image)
+        groups = tf.reshape(image, [-1, size[1], size[2], 4, 2])
+        mean, variance = tf.nn.moments(groups, [1, 2, 4], keepdims=True)
+        y = tf.reshape((groups - mean) * tf.math.rsqrt(variance + EPSILON), size)
+        return [y * gamma + beta]
+
+    assert _step_as_stock(step, [(None, None, None)], [_draw(rng, 2, 3, 40)]) == ["forward"]
+    (record,) = nv_norms_rewriter.report().fused
+    assert record.kind == "group_norm"

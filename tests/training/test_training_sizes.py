@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import keras
 import numpy as np
 import pytest
@@ -22,6 +24,15 @@ FRONTS = {
 }
 
 
+@pytest.fixture
+def whole_float32() -> Iterator[None]:
+    """Without the ten bits that a GPU's matrix products and convolutions keep of a factor."""
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    yield
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+
+
+@pytest.mark.usefixtures("whole_float32")
 @pytest.mark.parametrize("front", FRONTS)
 @pytest.mark.parametrize("norm", [GROUPS, -1, "layer"], ids=str)
 def test_norm_behind_a_layer_without_bias(rng, front: str, norm: int | str) -> None:

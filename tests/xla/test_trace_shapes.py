@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -28,6 +28,15 @@ def _step(norm: Callable, gamma: tf.Variable) -> Callable:
     return step
 
 
+@pytest.fixture
+def whole_float32() -> Iterator[None]:
+    """Without the ten bits that a GPU's matrix products keep of a factor."""
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    yield
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+
+
+@pytest.mark.usefixtures("whole_float32")
 def test_heads_of_a_product(rng: np.random.Generator) -> None:
     """As a query's norm: [batch, time] are taken from the tensor, and the heads change places."""
     gamma = tf.Variable(rng.uniform(0.5, 2.0, 8).astype(np.float32))
