@@ -134,6 +134,8 @@ TensorId AddReshapeLike(GraphView* view, Shapes* shapes, TensorId tensor, Tensor
   SetType(&shape, "T", info.dtype);
   SetType(&shape, "out_type", tensorflow::DT_INT32);
   const TensorId shape_tensor{view->AddNode(shape, {shaped}, {}, like), 0};
+  const int64_t rank = info.rank_known ? static_cast<int64_t>(info.dims.size()) : -1;
+  shapes->Set(shape_tensor.node, {{tensorflow::DT_INT32, true, {rank}}});
   const DataType type = shapes->Get(tensor).dtype;
   return PutReshape(view, shapes, tensor, shape_tensor, tensorflow::DT_INT32,
                     {type, info.rank_known, info.dims}, like, in_place_of);

@@ -338,11 +338,16 @@ class GradientSearch {
     return false;
   }
 
+  // They have as many elements, so if all sizes but one are the same, that one is, too.
   bool HasSurelyXsShape() const {
     const TensorInfo& dy = shapes_.Get(scene_.dy);
     const TensorInfo& x = shapes_.Get(forward_.x);
-    return dy.rank_known && x.rank_known && dy.dims == x.dims &&
-           std::count(x.dims.begin(), x.dims.end(), -1) == 0;
+    if (!dy.rank_known || !x.rank_known || dy.dims.size() != x.dims.size()) return false;
+    int open = 0;
+    for (size_t i = 0; i < x.dims.size(); ++i) {
+      if (dy.dims[i] != x.dims[i] || x.dims[i] == -1) ++open;
+    }
+    return open <= 1;
   }
 
   // Whether more than x, dy, gamma and beta is in it, and does not cancel where it is 0.
