@@ -184,6 +184,7 @@ std::optional<Problem> FindProblem(const Axes& axes, const Dims& x, const Dim& r
 bool MergesUnknownAxes(const Problem& problem, const Dims& x, const std::vector<int64_t>& sizes,
                        const Dim& parameter) {
   if (problem.merged_shape.empty()) return false;
+  if (sizes.size() != x.size()) return true;  // nor is the rank known
   for (size_t i = 0; i < sizes.size(); ++i) {
     const bool along =
         std::any_of(x[i].begin(), x[i].end(), [&](Atom atom) { return Contains(parameter, atom); });
