@@ -62,6 +62,16 @@ def device(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
+def whole_float32() -> Iterator[None]:
+    """Without the ten bits that a GPU's matrix products and convolutions keep of a factor."""
+    import tensorflow as tf
+
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    yield
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+
+
+@pytest.fixture
 def every_norm() -> Iterator[None]:
     """In XLA, too, every norm is fused, whether it pays or not; the report is empty at first."""
     import nv_norms_rewriter

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+import nv_norms_rewriter
 from nv_norms_rewriter import rewrite
 
 v1 = tf.compat.v1
@@ -82,3 +83,25 @@ def check(
     assert len(report.fused) == fused, f"fused {list(report.fused)}, refused {list(report.refused)}"
     assert len(fused_nodes(after)) == fused
     return after, list(report)
+
+
+def stock_and_fused(
+    step: Callable, signature: Sequence[tf.TensorSpec], values: Sequence[np.ndarray], jit: bool
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """What a function gives with the rewriter off, and on, which the report then tells of alone.
+
+    `jit`: compiled by XLA, where all that is found is fused.
+    """
+
+    def results() -> list[np.ndarray]:
+        function = tf.function(step, input_signature=signature, jit_compile=jit)
+        return [each.numpy() for each in function(*map(tf.constant, values))]
+
+    with nv_norms_rewriter.disabled():
+        stock = results()
+    nv_norms_rewriter.clear_report()
+    nv_norms_rewriter.configure(xla="all")
+    try:
+        return stock, results()
+    finally:
+        nv_norms_rewriter.configure(xla="auto")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import tensorflow as tf
+from recognizer_graphs import stock_and_fused
 
 import nv_norms_rewriter
 
@@ -27,17 +28,6 @@ def _by_hand(divide: Callable) -> Callable:
         return (x - mean) * tf.math.rsqrt(variance + EPSILON) * gamma + beta
 
     return norm
-
-
-def _stock_and_fused(make: Callable, signature: list, values: list, jit: bool) -> list[np.ndarray]:
-    def results() -> list[np.ndarray]:
-        function = tf.function(make, input_signature=signature, jit_compile=jit)
-        return [each.numpy() for each in function(*map(tf.constant, values))]
-
-    with nv_norms_rewriter.disabled():
-        stock = results()
-    nv_norms_rewriter.clear_report()
-    return list(zip(results(), stock, strict=True))
 
 
 @pytest.mark.parametrize("jit", [False, True], ids=["grappler", "xla"])
@@ -67,7 +57,8 @@ def test_weights_that_are_zero_for_a_sample(rng, norm: Callable, jit: bool) -> N
 
     shapes = (3, None, None, 8), (3, 1, 1, 1), (8,), (8,)
     signature = [tf.TensorSpec(shape) for shape in shapes]
-    for got, want in _stock_and_fused(step, signature, [x, weights, gamma, beta], jit):
+    values = [x, weights, gamma, beta]
+    for want, got in zip(*stock_and_fused(step, signature, values, jit), strict=True):
         np.testing.assert_allclose(got, want, 1e-4, 1e-4 * np.nanmax(np.abs(want)))
     (record,) = nv_norms_rewriter.report()
     assert record.reason == "operand_cancels"
@@ -106,7 +97,7 @@ def test_mask_that_is_taken_out_again(rng, norm: Callable, fused: int) -> None:
     x = rng.normal(1, 2, (4, 8)).astype(np.float32)
     mask = np.array([1, 0, 1, 0], np.float32).reshape(4, 1)
     signature = [tf.TensorSpec((4, 8)), tf.TensorSpec((4, 1))]
-    results = _stock_and_fused(lambda x, m: [norm(x, m)], signature, [x, mask], False)
-    for got, want in results:
+    results = stock_and_fused(lambda x, m: [norm(x, m)], signature, [x, mask], False)
+    for want, got in zip(*results, strict=True):
         np.testing.assert_allclose(got, want, 1e-5, 1e-5)
     assert len(nv_norms_rewriter.report().fused) == fused, nv_norms_rewriter.report()

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from recognizer_graphs import stock_and_fused
 
 import nv_norms_rewriter
 
@@ -57,23 +58,6 @@ def _step(norm: Callable, variables: Sequence[tf.Variable]) -> Callable:
     return step
 
 
-def _stock_and_fused(
-    step: Callable, signature: Sequence[tf.TensorSpec], values: Sequence[np.ndarray], jit: bool
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    def results() -> list[np.ndarray]:
-        function = tf.function(step, input_signature=signature, jit_compile=jit)
-        return [each.numpy() for each in function(*map(tf.constant, values))]
-
-    with nv_norms_rewriter.disabled():
-        stock = results()
-    nv_norms_rewriter.clear_report()
-    nv_norms_rewriter.configure(xla="all")
-    try:
-        return stock, results()
-    finally:
-        nv_norms_rewriter.configure(xla="auto")
-
-
 def _kinds() -> list[tuple[str, str]]:
     return [(record.kind, record.direction) for record in nv_norms_rewriter.report().fused]
 
@@ -89,7 +73,7 @@ def test_groups_behind_several_axes(rng, make: Callable, known: tuple, jit: bool
     x, w = (rng.normal(1, 2, (2, 5, *tail)).astype(np.float32) for _ in range(2))
     parameters = [tf.Variable(rng.normal(1, 1, tail).astype(np.float32)) for _ in range(2)]
     step = _step(make(*parameters), parameters)
-    stock, fused = _stock_and_fused(step, [tf.TensorSpec((*known, *tail))] * 2, (x, w), jit)
+    stock, fused = stock_and_fused(step, [tf.TensorSpec((*known, *tail))] * 2, (x, w), jit)
     assert _kinds() == BOTH, nv_norms_rewriter.report()
     gamma, beta = (each.numpy() for each in parameters)
     want = _expected(x.reshape(2, 5, CHANNELS), gamma, beta).reshape(x.shape)
@@ -112,7 +96,7 @@ def test_groups_of_a_row_without_parameters(rng) -> None:
     for jit in (False, True):
         step = _step(norm, [gamma])
         spec = tf.TensorSpec((None, None, CHANNELS))
-        stock, fused = _stock_and_fused(step, [spec, spec], (x, w), jit)
+        stock, fused = stock_and_fused(step, [spec, spec], (x, w), jit)
         assert _kinds() == BOTH, nv_norms_rewriter.report()
         want = _expected(x, gamma.numpy(), np.zeros(CHANNELS))
         np.testing.assert_allclose(fused[0], want, 0, 2e-5)
@@ -131,7 +115,7 @@ def test_table_of_positions_behind_a_layer_norm(rng, combine: Callable) -> None:
 
     x, w = (rng.normal(1, 2, (2, 5, CHANNELS)).astype(np.float32) for _ in range(2))
     spec = tf.TensorSpec((None, 5, CHANNELS))
-    stock, fused = _stock_and_fused(_step(norm, [table]), [spec, spec], (x, w), False)
+    stock, fused = stock_and_fused(_step(norm, [table]), [spec, spec], (x, w), False)
     assert ("layer_norm", "forward") in _kinds()
     assert all(kind == "layer_norm" for kind, _ in _kinds())
     for got, same in zip(fused, stock, strict=True):
@@ -147,7 +131,7 @@ def test_heads_that_may_be_one_for_all_parameters(rng, heads: int, jit: bool) ->
     parameters = [tf.Variable(rng.normal(1, 1, (HEADS, SIZE)).astype(np.float32)) for _ in "gb"]
     signature = [tf.TensorSpec((None, None, None, SIZE)), tf.TensorSpec((2, HEADS, HEADS, SIZE))]
     step = _step(_heads(*parameters), parameters)
-    stock, fused = _stock_and_fused(step, signature, (x, w), jit)
+    stock, fused = stock_and_fused(step, signature, (x, w), jit)
     for got, same in zip(fused, stock, strict=True):
         assert got.shape == same.shape
         np.testing.assert_allclose(got, same, 1e-4, 1e-4)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import keras
 import numpy as np
 import pytest
@@ -22,14 +20,6 @@ FRONTS = {
     "dense": lambda: LAYERS.Dense(8, use_bias=False),
     "up_sampling": lambda: LAYERS.UpSampling1D(2),
 }
-
-
-@pytest.fixture
-def whole_float32() -> Iterator[None]:
-    """Without the ten bits that a GPU's matrix products and convolutions keep of a factor."""
-    tf.config.experimental.enable_tensor_float_32_execution(False)
-    yield
-    tf.config.experimental.enable_tensor_float_32_execution(True)
 
 
 @pytest.mark.usefixtures("whole_float32")

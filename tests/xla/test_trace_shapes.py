@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -26,14 +26,6 @@ def _step(norm: Callable, gamma: tf.Variable) -> Callable:
         return [y, *tape.gradient(loss, [x, gamma])]
 
     return step
-
-
-@pytest.fixture
-def whole_float32() -> Iterator[None]:
-    """Without the ten bits that a GPU's matrix products keep of a factor."""
-    tf.config.experimental.enable_tensor_float_32_execution(False)
-    yield
-    tf.config.experimental.enable_tensor_float_32_execution(True)
 
 
 @pytest.mark.usefixtures("whole_float32")
