@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "plugin/graph/constants.h"
+#include "plugin/graph/shape_ops.h"
 
 namespace nv_norms {
 namespace {
@@ -20,13 +21,6 @@ using Dimensions = std::vector<int64_t>;  // as in TensorInfo
 bool IsRootGradient(const std::string& op) {
   static const auto* const kOps =
       new std::set<std::string>{"RsqrtGrad", "SqrtGrad", "ReciprocalGrad", "InvGrad"};
-  return kOps->count(op) > 0;
-}
-
-bool KeepsShape(const std::string& op) {
-  static const auto* const kOps = new std::set<std::string>{
-      "Rsqrt", "Sqrt", "Reciprocal", "Inv",      "_UnaryOpsComposition", "Square",
-      "Neg",   "Cast", "Identity",   "Snapshot", "StopGradient",         "PreventGradient"};
   return kOps->count(op) > 0;
 }
 

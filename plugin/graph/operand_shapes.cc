@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "plugin/graph/constants.h"
+#include "plugin/graph/shape_ops.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 
@@ -86,7 +87,7 @@ class OperandReader {
     if (inputs.empty()) return std::nullopt;
     const TensorInfo& input = shapes_->Get(inputs[0]);
     if (!input.rank_known) return std::nullopt;
-    if (PassesShapeOn(op)) return input.dims;
+    if (KeepsShape(op)) return input.dims;
     const int64_t rank = static_cast<int64_t>(input.dims.size());
     if (op == "Squeeze") {
       const auto axes = view_.def(node).attr().find("squeeze_dims");
@@ -114,13 +115,6 @@ class OperandReader {
       return sizes;
     }
     return std::nullopt;
-  }
-
-  static bool PassesShapeOn(const std::string& op) {
-    static const auto* const kOps = new std::set<std::string>{
-        "BiasAdd", "Cast", "Identity", "Snapshot", "Relu", "Relu6", "LeakyRelu", "Elu",
-        "Selu",    "Tanh", "Sigmoid",  "Softplus", "Exp",  "Neg",   "Square",    "StopGradient"};
-    return kOps->count(op) > 0;
   }
 
   // What is known of integers that the graph computes; nullopt where not even their number is.
@@ -178,13 +172,9 @@ class OperandReader {
 
   // What TensorFlow's layout pass puts before a transposed convolution.
   KnownSizes InOtherFormat(int node, int depth) const {
-    const std::string from = view_.GetString(node, "src_format", "NHWC");
-    const std::string to = view_.GetString(node, "dst_format", "NCHW");
     const KnownSizes sizes = Entries(view_.inputs(node)[0], depth);
-    if (!sizes || sizes->size() != from.size()) return std::nullopt;
-    std::vector<int64_t> order;
-    for (char axis : to) order.push_back(static_cast<int64_t>(from.find(axis)));
-    return Permuted(*sizes, order);
+    const auto order = OrderOfFormats(view_, node);
+    return sizes && order ? Permuted(*sizes, *order) : std::nullopt;
   }
 
   KnownSizes Joined(const std::vector<TensorId>& parts, int depth) const {
@@ -218,20 +208,13 @@ class OperandReader {
     const auto end = IntConstant(view_, inputs[2].node);
     const auto step = IntConstant(view_, inputs[3].node);
     if (!from || !begin || !end || !step || begin->values.size() != 1 || end->values.size() != 1 ||
-        step->values != std::vector<int64_t>{1} || view_.GetInt(node, "ellipsis_mask", 0) != 0 ||
-        view_.GetInt(node, "new_axis_mask", 0) != 0) {
+        step->values != std::vector<int64_t>{1}) {
       return std::nullopt;
     }
-    const int64_t count = static_cast<int64_t>(from->size());
-    const auto place = [count](int64_t at) {
-      return std::clamp<int64_t>(at < 0 ? at + count : at, 0, count);
-    };
-    const int64_t first = view_.GetInt(node, "begin_mask", 0) ? 0 : place(begin->values[0]);
-    const bool one = view_.GetInt(node, "shrink_axis_mask", 0) != 0;
-    const bool to_the_end = view_.GetInt(node, "end_mask", 0) != 0;
-    const int64_t last = one ? first + 1 : to_the_end ? count : place(end->values[0]);
-    if (last > count || last < first) return std::nullopt;
-    return std::vector<int64_t>(from->begin() + first, from->begin() + last);
+    const auto slice = SliceOfVector(view_, node, begin->values[0], end->values[0],
+                                     static_cast<int64_t>(from->size()));
+    if (!slice) return std::nullopt;
+    return std::vector<int64_t>(from->begin() + slice->first, from->begin() + slice->last);
   }
 
   const GraphView& view_;

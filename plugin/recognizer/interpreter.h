@@ -11,6 +11,7 @@
 #include "plugin/graph/view.h"
 #include "plugin/recognizer/alignment.h"
 #include "plugin/recognizer/axes.h"
+#include "plugin/recognizer/size_tensor.h"
 #include "plugin/recognizer/value.h"
 
 namespace nv_norms {
@@ -36,12 +37,6 @@ struct Scene {
 struct Known {
   double value;
   bool constant;  // not made of unknown sizes
-};
-
-// Integers that a graph computes from shapes: axes, shapes, counts.
-struct SizeTensor {
-  bool scalar = false;
-  std::vector<Size> values;
 };
 
 // Evaluates tensors on a tiny model with random values, in float64: "random interpretation".
@@ -77,8 +72,8 @@ class Interpreter {
   // The operands that are numbers: constants and counts.
   const std::unordered_set<TensorId, TensorIdHash>& numbers() const { return numbers_; }
 
-  std::optional<SizeTensor> Sizes(TensorId tensor);  // an integer tensor, followed symbolically
-  double RealSize(const Size& size) const;           // an unknown has one value in each draw
+  MaybeSizes Sizes(TensorId tensor);        // an integer tensor, followed symbolically
+  double RealSize(const Size& size) const;  // an unknown has one value in each draw
 
  private:
   bool IsRoot(TensorId tensor) const;
@@ -107,8 +102,10 @@ class Interpreter {
   std::optional<Known> CastNumber(int node, int depth);
   double Unrounded(int node, double constant);
   std::optional<std::vector<Size>> ShapeOf(TensorId tensor);
-  std::optional<SizeTensor> SizesOf(TensorId tensor, int depth);
-  std::optional<SizeTensor> SizesOfNode(TensorId tensor, int depth);
+  MaybeSizes SizesOf(TensorId tensor, int depth);
+  MaybeSizes SizesOfNode(TensorId tensor, int depth);
+  MaybeSizes SizesFrom(TensorId tensor, const std::vector<SizeTensor>& inputs);
+  MaybeSizes ShapeFollowed(TensorId tensor);
   std::optional<std::vector<int>> AxisList(TensorId tensor, int rank);
   bool Done(Alignment alignment);
   Numbers Random(TensorId tensor, const Dim& atoms, bool is_root) const;

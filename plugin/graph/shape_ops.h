@@ -1,0 +1,32 @@
+#ifndef NV_NORMS_PLUGIN_GRAPH_SHAPE_OPS_H_
+#define NV_NORMS_PLUGIN_GRAPH_SHAPE_OPS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plugin/graph/view.h"
+
+namespace nv_norms {
+
+// Whether an op's output has the shape of its first input, its only one or beside parameters.
+bool KeepsShape(const std::string& op);
+
+// Elements first to last - 1 of a vector, or the one element as a scalar.
+struct VectorSlice {
+  int64_t first;
+  int64_t last;
+  bool scalar;
+};
+
+// What a StridedSlice from `begin` to `end`, in steps of one, takes of a vector of `count`.
+std::optional<VectorSlice> SliceOfVector(const GraphView& view, int node, int64_t begin,
+                                         int64_t end, int64_t count);
+
+// Element i of what a DataFormatVecPermute puts out is element order[i] of its input.
+std::optional<std::vector<int64_t>> OrderOfFormats(const GraphView& view, int node);
+
+}  // namespace nv_norms
+
+#endif  // NV_NORMS_PLUGIN_GRAPH_SHAPE_OPS_H_
