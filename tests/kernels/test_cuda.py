@@ -129,6 +129,15 @@ def test_large_means(case, mean):
     run_case(case, mean=mean)
 
 
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+@pytest.mark.parametrize("case", [
+    ((7, 100), [-1]), ((4, 46458), [-1]), ((2, 100000), [-1]), ((70, 20000), [-1]),
+    ((9, 30006), [-1]),
+], ids=str)  # fmt: skip
+def test_large_means_in_16_bits(case, dtype):
+    run_case(case, dtype=dtype, mean=1e4)
+
+
 @pytest.mark.parametrize("case", [
     ((7, 100), [-1]), *BIG, ((5, 4096), [-1]), ((140, 8192), [-1]), ((140, 12000), [-1]),
     ((70, 20000), [-1]), ((67, 131072), [-1]), ((2, 100000), [-1]),
