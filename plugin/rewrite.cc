@@ -3,6 +3,7 @@
 #include "plugin/graph/view.h"
 #include "plugin/remapper.h"
 #include "tensorflow/core/framework/function.h"
+#include "tensorflow/core/framework/graph_def_util.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/grappler/grappler_item.h"
 #include "tensorflow/core/grappler/utils/functions.h"
@@ -58,6 +59,10 @@ absl::Status RewriteOffline(const std::string& device, const std::vector<std::st
   GrapplerItem item;
   item.id = "graph";
   item.graph = *graph;
+  // A SavedModel may have been stripped of attributes that have their op's default value.
+  const absl::Status completed = tensorflow::AddDefaultAttrsToGraphDef(
+      &item.graph, *tensorflow::OpRegistry::Global(), 0, /*skip_unknown_ops=*/true);
+  if (!completed.ok()) return completed;
   RemapperOptions options;
   options.graph_name = item.id;
   options.check = true;

@@ -10,6 +10,7 @@
 #include "plugin/recognizer/bags.h"
 #include "plugin/recognizer/draws.h"
 #include "plugin/recognizer/moments.h"
+#include "plugin/recognizer/open_sizes.h"
 #include "plugin/recognizer/ops.h"
 #include "plugin/recognizer/reach.h"
 #include "plugin/recognizer/stops.h"
@@ -82,7 +83,9 @@ class GradientSearch {
             FindProblem(axes_, x_dims_, reduced, forward_.gamma.valid() ? &parameter_ : nullptr,
                         forward_.statistics.moment);
         if (!match_.problem ||
-            MergesUnknownAxes(*match_.problem, x_dims_, shapes_.Get(forward_.x).dims, parameter_)) {
+            MergesUnknownAxes(*match_.problem, x_dims_, shapes_.Get(forward_.x).dims, parameter_) ||
+            (forward_.gamma.valid() &&
+             IsLeftOpenAlong(view_, shapes_, forward_.x, x_dims_, parameter_))) {
           return BackwardMatch();
         }
       }

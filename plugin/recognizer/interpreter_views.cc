@@ -11,7 +11,8 @@ namespace nv_norms {
 std::optional<Value> Interpreter::View(int node) {
   const std::string& op = view_.op(node);
   if (op == "Cast" &&
-      !(IsFloat(view_.GetType(node, "SrcT")) && IsFloat(view_.GetType(node, "DstT")))) {
+      (!(IsFloat(view_.GetType(node, "SrcT")) && IsFloat(view_.GetType(node, "DstT"))) ||
+       view_.GetBool(node, "Truncate", false))) {  // our ops round
     return std::nullopt;
   }
   const Value* input = Eval(view_.inputs(node)[0]);

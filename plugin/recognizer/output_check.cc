@@ -5,28 +5,26 @@
 #include <optional>
 #include <utility>
 
-#include "plugin/graph/constants.h"
 #include "plugin/recognizer/any_rank.h"
 #include "plugin/recognizer/draws.h"
+#include "plugin/recognizer/open_sizes.h"
 #include "plugin/recognizer/ops.h"
 #include "plugin/recognizer/reach.h"
 
 namespace nv_norms {
-namespace {
-
-constexpr int kStepsToPart = 8;
-
-}  // namespace
-
 bool OutputCheck::IsCandidate(TensorId y) const {
   if (LosesRounding(y)) return false;
-  if (ClassOf(near_.view.op(y.node)) != OpClass::kView) return true;
   // A view after a complete output is taken in only if nobody else reads what comes before it.
-  const TensorId before = near_.view.inputs(y.node)[0];
-  if (near_.view.def(before.node).device() != near_.view.def(y.node).device()) return false;
-  if (ReadOnlyBy(before, y)) return true;
-  const Value* value = near_.interpreter->Eval(before);
-  return value == nullptr || value->dims != near_.x.dims || outputs_->At(before) == nullptr;
+  for (TensorId at = y; ClassOf(near_.view.op(at.node)) == OpClass::kView;) {
+    const TensorId before = near_.view.inputs(at.node)[0];
+    if (near_.view.def(before.node).device() != near_.view.def(at.node).device()) return false;
+    const Value* value = near_.interpreter->Eval(before);
+    const bool complete =
+        value != nullptr && value->dims == near_.x.dims && outputs_->At(before) != nullptr;
+    if (complete && !ReadOnlyBy(before, at)) return false;
+    at = before;
+  }
+  return true;
 }
 
 bool OutputCheck::Fits(const Output& output, ForwardMatch* match, Reason* reason) const {
@@ -168,50 +166,15 @@ bool OutputCheck::ParametersSurelyFit(const Output& output, const Problem& probl
       return false;
     }
   }
-  const TensorInfo& x = near_.shapes.Get(near_.statistics.x);
-  if (!x.rank_known) return true;
-  if (MergesUnknownAxes(problem, near_.x.dims, x.dims, parameter)) return false;
-  for (size_t i = 0; i < x.dims.size(); ++i) {
-    const Dim& dim = near_.x.dims[i];
-    const bool along = std::any_of(dim.begin(), dim.end(), [&](Atom atom) {
-      return std::find(parameter.begin(), parameter.end(), atom) != parameter.end();
-    });
-    if (along && !is_known(x.dims[i]) && IsLeftOpen(static_cast<int>(i))) return false;
-  }
-  return true;
+  const TensorId x = near_.statistics.x;
+  const TensorInfo& info = near_.shapes.Get(x);
+  if (!info.rank_known) return true;
+  return !MergesUnknownAxes(problem, near_.x.dims, info.dims, parameter) &&
+         !IsLeftOpenAlong(near_.view, near_.shapes, x, near_.x.dims, parameter);
 }
 
-// Whether the unknown size of x along an axis is that of an argument, or what a Reshape to -1, a
-// slice or a gathering leaves, a few elementwise ops before x.
-bool OutputCheck::IsLeftOpen(int axis) const {
-  const GraphView& view = near_.view;
-  const int64_t size = near_.shapes.Get(near_.statistics.x).dims[axis];
-  int x = near_.statistics.x.node;
-  if (IsArgument(view.op(x))) return true;
-  const auto is_elementwise = [&] {
-    const OpClass op_class = ClassOf(view.op(x));
-    return view.inputs(x).size() == 1 &&
-           (op_class == OpClass::kElementwise || view.op(x) == "Cast" || view.op(x) == "Relu");
-  };
-  for (int step = 0; step < kStepsToPart && is_elementwise(); ++step) x = view.inputs(x)[0].node;
-  const std::string& op = view.op(x);
-  if (op == "StridedSlice" || op == "Slice" || op == "GatherV2") return true;
-  if (op == "Reshape") {
-    const auto shape = IntConstant(view, view.inputs(x)[1].node);
-    if (shape && axis < static_cast<int>(shape->values.size()) && shape->values[axis] == -1) {
-      return true;
-    }
-  }
-  if (size == -1) return false;  // equal to none that is known
-  for (int node = 0; node < view.num_nodes(); ++node) {
-    if (!view.alive(node) || !IsArgument(view.op(node))) continue;
-    const auto& dims = near_.shapes.Get({node, 0}).dims;
-    if (std::find(dims.begin(), dims.end(), size) != dims.end()) return true;
-  }
-  return false;
-}
-
-// Seen alone: what goes on beside the output may be broadcast with it as it likes.
+// Seen alone: what goes on beside the output may be broadcast with it as it likes, and must not be
+// what makes a number of the graph's the size of an axis.
 bool OutputCheck::SizesSurelyFit(const Output& output) const {
   if (near_.axes->tied().empty()) return true;
   Axes axes;
@@ -219,7 +182,7 @@ bool OutputCheck::SizesSurelyFit(const Output& output) const {
   Dim parameter;
   const auto see = [&](Interpreter* interpreter, const Axes&) {
     const auto x = Normalize(near_.view, near_.statistics, interpreter);
-    if (!x || !Combine(output.core, output.core_is_product, interpreter)) return false;
+    if (!x || !IsNormalizedX(output, *x, near_.statistics, interpreter)) return false;
     if (output.clean() && interpreter->Eval(output.y) == nullptr) return false;
     x_dims = x->dims;
     parameter.clear();

@@ -31,7 +31,6 @@ class OutputCheck {
   bool IsTransposedCopy(TensorId y) const;
   bool ParametersSurelyFit(const Output& output, const Problem& problem,
                            const Dim& parameter) const;
-  bool IsLeftOpen(int axis) const;
   bool SizesSurelyFit(const Output& output) const;
   bool IsTermOfMore(TensorId tensor) const;
   bool MeanGoesOn() const;

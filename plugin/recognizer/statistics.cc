@@ -180,6 +180,13 @@ bool IsCentred(const GraphView& view, TensorId x) {
          behind_views(view.inputs(mean.node)[0]) == behind_views(view.inputs(node)[0]);
 }
 
+// Where a StopGradient reads x, it is tried before x: an op that reads x has another gradient.
+void PutStoppedFirst(const GraphView& view, std::vector<Statistics>* found) {
+  std::stable_partition(found->begin(), found->end(), [&](const Statistics& each) {
+    return view.op(each.x.node) == "StopGradient";
+  });
+}
+
 enum class Outcome { kFailed, kPassed, kEpsilonVaries };
 
 // Without an epsilon the inverse root of x = 0 is infinite; where the graph says otherwise, it
@@ -325,10 +332,6 @@ std::vector<Statistics> FindStatistics(const GraphView& view, const Shapes& shap
       }
       if (scene.dependents.count(anchor) == 0) continue;
       if (scene.dependents.count(it->node) > 0) continue;
-      if (moment == Moment::kMeanSquare && IsCentred(view, *it)) {
-        centred = true;
-        continue;
-      }
       scene.rank_if_unknown = RankNearby(view, shapes, *it, Dependents(view, *it, 40));
       Axes axes;
       Statistics statistics{output, *it, moment, 0.0, scene.rank_if_unknown, 1.0};
@@ -341,11 +344,16 @@ std::vector<Statistics> FindStatistics(const GraphView& view, const Shapes& shap
                           &statistics.slope, &statistics.epsilon);
         if (outcome == Outcome::kEpsilonVaries) epsilon_varies = true;
         if (outcome != Outcome::kPassed) continue;
-        found.push_back(statistics);
+        if (moment == Moment::kMeanSquare && IsCentred(view, *it)) {
+          centred = true;  // over other axes, or it would be a variance
+        } else {
+          found.push_back(statistics);
+        }
         break;
       }
     }
   }
+  PutStoppedFirst(view, &found);
   if (!found.empty()) {
     *reason = Reason::kNoOutput;
   } else if (epsilon_varies) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from . import _saving
@@ -21,20 +22,29 @@ BY_NAME = "_nv_norms_by_name"
 # Names of the nodes that stand for the outputs of ops whose shapes, or values, only Python knows.
 OUTPUT = "/nv_norms_output_"
 
+_TAKE_INTEGERS = frozenset({"Reshape", "Mean", "Sum"})
+# Of axes, in what vectorized_map makes of a reduction.
+_ARITHMETIC = {"AddV2": np.add, "GreaterEqual": np.greater_equal, "Cast": np.asarray}
+
 
 def describe(graph: tf.Graph) -> GraphDef:
-    """The graph without its library, each tensor of a variable or a call with its shape.
+    """What outputs and effects of the graph need, each variable's or call's tensor with its shape.
 
     TensorFlow's shape inference gets these from the variables' handles and from the library, which
-    Python keeps and a GraphDef lacks. Nor does it follow all that computes a Reshape's sizes.
+    Python keeps and a GraphDef lacks. Nor does it follow all that computes sizes and axes.
     """
     with _saving.raw():
         graph_def = graph.as_graph_def()
     graph_def.ClearField("library")
+    needed = {op.name for op in _needed(graph)}
+    if len(needed) < len(graph_def.node):  # of vectorized_map the function before it stays, too
+        nodes = [node for node in graph_def.node if node.name in needed]
+        graph_def.ClearField("node")
+        graph_def.node.extend(nodes)
     for node in graph_def.node:
         if node.op in FUSED_OPS and _saving.MARK not in node.attr:
             node.attr[BY_NAME].b = True
-    _tell_sizes(graph_def, graph)
+    _tell_integers(graph_def, graph)
     opaque = {op.name: op for op in graph.get_operations() if is_opaque(op)}
     if not opaque:
         return graph_def
@@ -72,24 +82,64 @@ def _first_reads(ops: Iterable[tf.Operation]) -> dict[str, str]:
     }
 
 
-def _tell_sizes(graph_def: GraphDef, graph: tf.Graph) -> None:
-    """Has Reshapes read constants in place of sizes that are computed, where Python knows them."""
+def _needed(graph: tf.Graph) -> set[tf.Operation]:
+    ends = [tensor.op for tensor in [*graph.inputs, *graph.outputs] if tensor is not None]
+    ends = [op for op in [*ends, *graph.control_outputs] if op.graph is graph]
+    ends += [op for op in graph.get_operations() if op.op_def.is_stateful or is_opaque(op)]
+    return with_sources(ends)
+
+
+def with_sources(ops: Iterable[tf.Operation]) -> set[tf.Operation]:
+    """These ops and all that they need."""
+    found = set(ops)
+    waiting = list(found)
+    while waiting:
+        op = waiting.pop()
+        new = {tensor.op for tensor in op.inputs}.union(op.control_inputs) - found
+        found |= new
+        waiting += new
+    return found
+
+
+def _tell_integers(graph_def: GraphDef, graph: tf.Graph) -> None:
+    """Has Reshapes and reductions read constants in place of sizes and axes that are computed,
+    where Python knows them."""
     nodes = {node.name: node for node in graph_def.node}
     for op in graph.get_operations():
-        if op.type != "Reshape" or op.inputs[1].op.type == "Const" or is_opaque(op.inputs[1].op):
+        if op.type not in _TAKE_INTEGERS or op.name not in nodes:
             continue
-        shape, sizes = op.outputs[0].shape, op.inputs[1]
-        if shape.rank is None or shape.as_list().count(None) > 1:
+        computed = op.inputs[1]
+        if computed.op.type == "Const" or is_opaque(computed.op):
             continue
-        known = [-1 if size is None else size for size in shape.as_list()]
-        value = tf.make_tensor_proto(known, sizes.dtype, [len(known)])
-        name = f"{sizes.op.name}{OUTPUT}{sizes.value_index}"
+        known = _known_sizes(op.outputs[0]) if op.type == "Reshape" else _known(computed)
+        if known is None:
+            continue
+        value = tf.make_tensor_proto(known, computed.dtype, np.shape(known))
+        name = f"{computed.op.name}{OUTPUT}{computed.value_index}"
         if name not in nodes:
-            nodes[name] = graph_def.node.add(name=name, op="Const", device=sizes.op.device)
-            nodes[name].attr["dtype"].type = sizes.dtype.as_datatype_enum
+            nodes[name] = graph_def.node.add(name=name, op="Const", device=computed.op.device)
+            nodes[name].attr["dtype"].type = computed.dtype.as_datatype_enum
             nodes[name].attr["value"].tensor.CopyFrom(value)
         if nodes[name].attr["value"].tensor == value:
             nodes[op.name].input[1] = name
+
+
+def _known_sizes(tensor: tf.Tensor) -> list[int] | None:
+    shape = tensor.shape
+    if shape.rank is None or shape.as_list().count(None) > 1:
+        return None
+    return [-1 if size is None else size for size in shape.as_list()]
+
+
+def _known(tensor: tf.Tensor) -> Any:
+    """The integers of a tensor as an array, None if they are not known."""
+    op = tensor.op
+    if op.type not in _ARITHMETIC:
+        return tf.get_static_value(tensor)
+    values = [_known(each) for each in op.inputs]
+    if any(value is None for value in values):
+        return None
+    return _ARITHMETIC[op.type](*values).astype(tensor.dtype.as_numpy_dtype)
 
 
 def is_opaque(op: tf.Operation) -> bool:

@@ -21,6 +21,7 @@ from ._trace_describe import (
     NodeDef,
     is_opaque,
     split,
+    with_sources,
 )
 
 # Set by the library on fused nodes whose output nobody reads who is read (plugin/activations).
@@ -68,7 +69,9 @@ def _subtracts_its_mean(op: tf.Operation, stopped: tf.Operation) -> bool:
         return False
     mean = stopped.inputs[0].op
     others = [tensor for tensor in op.inputs if tensor.op is not stopped]
-    return mean.type == "Mean" and len(others) == 1 and mean.inputs[0] is others[0]
+    if mean.type != "Mean" or len(others) != 1:
+        return False
+    return mean.inputs[0] is others[0] or _are_one_read(mean.inputs[0].op, others[0].op)
 
 
 class Edit:
@@ -336,7 +339,7 @@ class Edit:
         """
         ends = [t.op for t in self._graph.outputs if t.graph is self._graph]
         ends += self._graph.control_outputs
-        needed = _with_sources(self._made.get(op.name) or op for op in ends)
+        needed = with_sources(self._made.get(op.name) or op for op in ends)
         for name, made in self._made.items():
             old = self._old(name)
             if made is None or old is None or made is old or not old.outputs:
@@ -345,7 +348,7 @@ class Edit:
             readers = [op for op in readers if self._is_left(op.name)]
             if not readers or old.outputs[0].dtype != made.outputs[0].dtype:
                 continue
-            above = _with_sources([made])
+            above = with_sources([made])
             for op in readers:
                 for index, tensor in enumerate(op.inputs):
                     if tensor is old.outputs[0] and op not in above:
@@ -381,18 +384,6 @@ def _are_one_read(a: tf.Operation, b: tf.Operation) -> bool:
         and not a.control_inputs
         and not b.control_inputs
     )
-
-
-def _with_sources(ops: Iterable[tf.Operation]) -> set[tf.Operation]:
-    """These ops and all that they need."""
-    found = set(ops)
-    waiting = list(found)
-    while waiting:
-        op = waiting.pop()
-        new = {tensor.op for tensor in op.inputs}.union(op.control_inputs) - found
-        found |= new
-        waiting += new
-    return found
 
 
 def _set_controls(op: tf.Operation, wanted: list[tf.Operation]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,7 +50,7 @@ def may_be_edited(graph: Any) -> bool:
         return False
     if save_context.in_save_context() and _options.get("saved_models") == "stock":
         return False
-    if _is_remote(graph):
+    if _is_remote(graph) or _has_dtensor():
         return False
     # A v1 graph is written out with the functions in it.
     return ops.executing_eagerly_outside_functions()
@@ -62,6 +63,12 @@ def is_elsewhere(tensors: Sequence[Any]) -> bool:
 
     names = (tensor.device for tensor in tensors if isinstance(tensor, ops.EagerTensor))
     return any(_type_of(name or "") not in ("", "CPU", "GPU") for name in names)
+
+
+def _has_dtensor() -> bool:
+    """Whether the program has DTensor's device, which lays out each op of what it compiles."""
+    api = sys.modules.get("tensorflow.dtensor.python.api")
+    return getattr(api, "_dtensor_singleton", None) is not None
 
 
 def _is_remote(graph: Any) -> bool:

@@ -100,3 +100,20 @@ print(json.dumps(bool(np.allclose(dx, gradient(x), 1e-4, 1e-4))))
     )
     assert got is True
     assert "nv_norms_rewriter:" not in stderr
+
+
+def test_dtensor_in_a_function_that_xla_compiles() -> None:
+    got, stderr = result(
+        NORM
+        + """
+from tensorflow.experimental import dtensor
+import nv_norms_rewriter
+nv_norms_rewriter.configure(xla="all")
+mesh = dtensor.create_mesh([("x", 1)], devices=["CPU:0"])
+whole = dtensor.copy_to_mesh(x, dtensor.Layout.replicated(mesh, 2))
+function = tf.function(norm().python_function, jit_compile=True)
+print(json.dumps(bool(np.allclose(function(whole).numpy(), norm()(x), 1e-4, 1e-4))))
+"""
+    )
+    assert got is True
+    assert "nv_norms_rewriter:" not in stderr

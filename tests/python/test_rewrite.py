@@ -126,3 +126,30 @@ def test_broken_graph_raises_or_comes_back_unchanged() -> None:
         assert str(error)
     else:
         assert after == graph and not report.fused
+
+
+@pytest.mark.parametrize("kept", [{"T", "dtype", "DstT", "SrcT", "Tidx", "value"}, set()], ids=str)
+def test_graph_without_attributes_that_have_their_default(
+    rng: np.random.Generator, kept: set[str]
+) -> None:
+    """As a SavedModel that was written with strip_default_attrs."""
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, (2, 4, 4, 4), name="x")
+        image = tf.transpose(x, [0, 2, 3, 1])
+        mean, variance = tf.nn.moments(image, [1, 2], keepdims=True)
+        gamma = tf.constant([1.0, 2.0, 3.0, 4.0])
+        y = tf.nn.batch_normalization(image, mean, variance, None, gamma, 1e-3)
+        tf.transpose(y, [0, 3, 1, 2], name="out")
+    before = graph.as_graph_def()
+    defaults = {op.name: op for op in (o.op_def for o in graph.get_operations())}
+    for node in before.node:
+        for attr in defaults[node.op].attr:
+            same = attr.HasField("default_value") and node.attr[attr.name] == attr.default_value
+            if same and attr.name not in kept:
+                del node.attr[attr.name]
+    after, report = rewrite(before, fetches=["out"])
+    assert report.counts == {"instance_norm forward": 1}
+    value = rng.normal(size=(2, 4, 4, 4)).astype(np.float32)
+    (out,) = _run(after, ["out"], value)
+    exact = oracle.instance_norm(value, np.arange(1.0, 5.0), None, 1, 1e-3).y
+    np.testing.assert_allclose(out, exact, 1e-5, 1e-5)

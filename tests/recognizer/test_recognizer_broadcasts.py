@@ -275,3 +275,37 @@ def test_sizes_that_the_layout_pass_has_turned(rng) -> None:
     assert _step_as_stock(step, [(None, None, None)], [_draw(rng, 2, 3, 40)]) == ["forward"]
     (record,) = nv_norms_rewriter.report().fused
     assert record.kind == "group_norm"
+
+
+def _count_in_the_graph(x: tf.Tensor, table: tf.Tensor) -> list[tf.Tensor]:
+    mean = tf.reduce_sum(x, 1, keepdims=True) / 5.0
+    variance = tf.math.reduce_variance(x, 1, keepdims=True)
+    return [(x - mean) * tf.math.rsqrt(variance + EPSILON) + table]
+
+
+def _length_in_the_graph(x: tf.Tensor, table: tf.Tensor) -> list[tf.Tensor]:
+    return [x / tf.norm(x, axis=1, keepdims=True) * 5**0.5 * table]
+
+
+@pytest.mark.parametrize("length", [1, 5])
+@pytest.mark.parametrize("step", [_count_in_the_graph, _length_in_the_graph])
+def test_count_that_only_what_follows_makes_the_size(rng, step: Callable, length: int) -> None:
+    """The graph's 5 is x's size where a table of 5 is added, but one x is broadcast to it."""
+    values = _draw(rng, 2, length, 8), _draw(rng, 5, 8)
+    assert _step_as_stock(step, [(None, None, 8), (5, 8)], values) == []
+
+
+@pytest.mark.parametrize("size", [1, 8])
+@pytest.mark.parametrize("known", [(None, None), (3, None)])
+def test_gradient_alone_along_a_size_that_is_open(rng, known: tuple, size: int) -> None:
+    gamma, beta = tf.range(1.0, 9.0), tf.range(8.0)
+
+    def step(x: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch([x, gamma, beta])
+            mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+            y = tf.nn.batch_normalization(x, mean, variance, beta, gamma, EPSILON)
+            loss = tf.reduce_sum(tf.sin(y))
+        return tape.gradient(loss, [x, gamma, beta])
+
+    assert _step_as_stock(step, [known], [_draw(rng, 3, size)]) == []

@@ -219,3 +219,42 @@ def test_a_mean_that_goes_on_outside(rng, how: str) -> None:
     exact = oracle.layer_norm(x, epsilon=1e-3).y
     stock, fused = (np.abs(run(g, {"x": x}) - exact).max() for g in (graph, after))
     assert fused <= 2 * stock + 1e-5
+
+
+def test_output_that_is_cut_off_not_rounded(rng) -> None:
+    def make() -> None:
+        x = placeholder("x", (None, 8))
+        y = tf.identity(layer_norm(x, -1, 1e-3), name="wide")
+        tf.raw_ops.Cast(x=y, DstT=tf.bfloat16, Truncate=True, name="y")
+
+    graph = trace(make)
+    after, _ = rewrite(graph, device="CPU", fetches=["y"])
+    assert [node.name for node in after.node if node.op == "Cast"] == ["y"]
+    x = rng.normal(size=(64, 8)).astype(np.float32)
+    exact = np.abs(oracle.layer_norm(x, epsilon=1e-3).y)
+    cut_off = np.abs(run(after, {"x": x}).astype(np.float64))
+    assert (cut_off <= exact * (1 + 1e-5)).all() and (cut_off < exact * (1 - 1e-3)).any()
+
+
+@pytest.mark.parametrize("views", [(tf.float16,), (tf.float16, tf.bfloat16), (tf.float32,)])
+def test_output_that_is_read_as_it_is_and_in_views(rng, views: tuple) -> None:
+    """One op, of what all of them view."""
+
+    def make() -> None:
+        y = tf.identity(layer_norm(placeholder("x", (None, 8)), -1, 1e-3), name="y")
+        for i, dtype in enumerate(views):
+            tf.identity(tf.identity(tf.cast(y, dtype)), name=f"view_{i}")
+        tf.tanh(y, name="end")
+
+    fetches = ["end", *(f"view_{i}" for i in range(len(views)))]
+    after, report = rewrite(trace(make), device="CPU", fetches=fetches)
+    assert report.counts == {"layer_norm forward": 1} and not report.refused
+    assert not {"Rsqrt", "Mean"} & {node.op for node in after.node}
+    x = rng.normal(size=(3, 8)).astype(np.float32)
+    for got, wide in zip(
+        run(after, {"x": x}, [f"{name}:0" for name in fetches]),
+        [np.tanh, *[np.float64] * 2],
+        strict=False,
+    ):
+        exact = wide(oracle.layer_norm(x, epsilon=1e-3).y)
+        np.testing.assert_allclose(got.astype(np.float64), exact, 1e-2, 1e-2)

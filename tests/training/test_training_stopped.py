@@ -15,6 +15,7 @@ from training_norms import EPSILON
 from training_steps import assert_as_close_as_stock, counts, flat, normal
 
 import nv_norms_rewriter
+import oracle
 from nv_norms_rewriter import _process
 
 SHAPE = (4, 6, 16)
@@ -255,3 +256,28 @@ def test_gradient_by_hand_that_a_tape_differentiates_again(rng, what: str, jit: 
     assert "backward" in {record.direction for record in traced}
     for got, want in list(zip(fused, stock, strict=True))[0 if what else 1 :]:
         np.testing.assert_allclose(got, want, 1e-3, 1e-4 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("jit", [True, None], ids=["compiled", "not"])
+@pytest.mark.parametrize("inside", [True, False], ids=["tape inside", "tape outside"])
+def test_norm_of_what_is_stopped(rng, monkeypatch, jit: bool | None, inside: bool) -> None:
+    """As behind a frozen part of a model: the norm is whole, and reads what is stopped."""
+    monkeypatch.setitem(_process.state()["options"], "xla", "all")
+    x, dy = normal(rng, *SHAPE, mean=3.0), normal(rng, *SHAPE)
+    gamma = tf.Variable(rng.uniform(0.5, 2.0, SHAPE[-1]).astype("f"))
+
+    def norm(x):
+        mean, variance = tf.nn.moments(stopped := tf.stop_gradient(2.0 * x), [-1], keepdims=True)
+        return (stopped - mean) * tf.math.rsqrt(variance + EPSILON) * gamma + x
+
+    def step(x):
+        return _tape(norm if inside else function, x, [gamma], dy)
+
+    function = tf.function(step if inside else norm, jit_compile=jit, autograph=False)
+    nv_norms_rewriter.clear_report()
+    _, (dx, dgamma) = (function if inside else step)(tf.constant(x))
+    fused = {"layer_norm forward": 1, "layer_norm backward": 1}
+    assert nv_norms_rewriter.report().counts == fused
+    xhat = oracle.layer_norm(2.0 * np.float64(x), epsilon=EPSILON).y
+    np.testing.assert_allclose(dx, dy, 1e-6, 1e-6)
+    np.testing.assert_allclose(dgamma, (dy * xhat).sum((0, 1)), 1e-4, 1e-4)

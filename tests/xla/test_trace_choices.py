@@ -12,7 +12,7 @@ from traced import HERE, Layer, close, found, ops_in, result
 
 import nv_norms_rewriter
 import oracle
-from nv_norms_rewriter import _library, _process, _trace_graph, _xla_rule
+from nv_norms_rewriter import _library, _process, _trace_describe, _trace_graph, _xla_rule
 
 pytestmark = pytest.mark.usefixtures("every_norm")
 
@@ -84,7 +84,7 @@ def test_some_are_left_to_xla(
     made = [op.type for op in graph.get_operations()]
     assert made.count("FusedLayerNorm") == made.count("FusedLayerNormGrad") == 3 - len(left)
     # Nothing is computed both ways.
-    needed = [op.type for op in _trace_graph._with_sources(t.op for t in graph.outputs)]
+    needed = [op.type for op in _trace_describe.with_sources(t.op for t in graph.outputs)]
     assert needed.count("Rsqrt") == needed.count("RsqrtGrad") == len(left)
 
 

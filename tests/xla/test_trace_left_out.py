@@ -119,3 +119,16 @@ def test_a_norm_with_a_stopped_gradient_beside_one_that_is_fused(rng: np.random.
     assert found() == 1
     reasons = [record.reason for record in nv_norms_rewriter.report().refused]
     assert reasons == ["stops_a_gradient"]
+
+
+def test_what_no_output_needs_is_not_reported(rng: np.random.Generator) -> None:
+    x = tf.constant(rng.normal(size=(3, 4, 8)).astype(np.float32))
+
+    @tf.function(jit_compile=True, autograph=False)
+    def function(x: tf.Tensor) -> tf.Tensor:
+        _layer_norm(x + 1.0)
+        return tf.vectorized_map(_layer_norm, x)  # beside the norm of one element, which stays
+
+    close(function(x), oracle.layer_norm(x.numpy(), epsilon=EPSILON).y)
+    (record,) = nv_norms_rewriter.report()
+    assert record.fused and not record.outputs[0].startswith("loop_body/")

@@ -1,0 +1,58 @@
+#include "plugin/recognizer/open_sizes.h"
+
+#include <algorithm>
+
+#include "plugin/graph/constants.h"
+#include "plugin/recognizer/ops.h"
+
+namespace nv_norms {
+namespace {
+
+constexpr int kStepsToPart = 8;
+
+// Whether the unknown size of x along an axis is that of an argument, or what a Reshape to -1, a
+// slice or a gathering leaves, a few elementwise ops before x.
+bool IsLeftOpen(const GraphView& view, const Shapes& shapes, TensorId x, int axis) {
+  const int64_t size = shapes.Get(x).dims[axis];
+  int from = x.node;
+  if (IsArgument(view.op(from))) return true;
+  const auto is_elementwise = [&] {
+    const OpClass op_class = ClassOf(view.op(from));
+    return view.inputs(from).size() == 1 && (op_class == OpClass::kElementwise ||
+                                             view.op(from) == "Cast" || view.op(from) == "Relu");
+  };
+  for (int step = 0; step < kStepsToPart && is_elementwise(); ++step) {
+    from = view.inputs(from)[0].node;
+  }
+  const std::string& op = view.op(from);
+  if (op == "StridedSlice" || op == "Slice" || op == "GatherV2") return true;
+  if (op == "Reshape") {
+    const auto shape = IntConstant(view, view.inputs(from)[1].node);
+    if (shape && axis < static_cast<int>(shape->values.size()) && shape->values[axis] == -1) {
+      return true;
+    }
+  }
+  if (size == -1) return false;  // equal to none that is known
+  for (int node = 0; node < view.num_nodes(); ++node) {
+    if (!view.alive(node) || !IsArgument(view.op(node))) continue;
+    const auto& dims = shapes.Get({node, 0}).dims;
+    if (std::find(dims.begin(), dims.end(), size) != dims.end()) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool IsLeftOpenAlong(const GraphView& view, const Shapes& shapes, TensorId x, const Dims& x_dims,
+                     const Dim& parameter) {
+  const std::vector<int64_t>& sizes = shapes.Get(x).dims;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const bool along = std::any_of(x_dims[i].begin(), x_dims[i].end(), [&](Atom atom) {
+      return std::find(parameter.begin(), parameter.end(), atom) != parameter.end();
+    });
+    if (along && sizes[i] < 0 && IsLeftOpen(view, shapes, x, static_cast<int>(i))) return true;
+  }
+  return false;
+}
+
+}  // namespace nv_norms
