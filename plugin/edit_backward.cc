@@ -125,10 +125,6 @@ Reason CheckBackward(const GraphView& view, const Shapes& shapes, const ForwardM
       !IsOnlyReshaped(view, backward, keep)) {
     return Reason::kSizesUnknown;
   }
-  if (backward.dgamma.valid() && backward.dbeta.valid() &&
-      shapes.Get(backward.dgamma).dtype != shapes.Get(backward.dbeta).dtype) {
-    return Reason::kUnsupportedType;
-  }
   const std::vector<TensorId> made = backward.outputs();
   const bool all_alive = std::all_of(made.begin(), made.end(),
                                      [&](TensorId tensor) { return view.alive(tensor.node); });
@@ -137,7 +133,10 @@ Reason CheckBackward(const GraphView& view, const Shapes& shapes, const ForwardM
   // what its nodes waited for; none of these may come from what the gradient gives.
   const std::unordered_set<int> outputs = NodesOf(made);
   const TensorId y = forward.lone ? TensorId() : forward.y;
-  for (TensorId tensor : {backward.dy, forward.x, forward.gamma, forward.beta, backward.gamma, y}) {
+  std::vector<TensorId> read = {backward.dy,  forward.x,      forward.gamma,
+                                forward.beta, backward.gamma, y};
+  for (const Part& factor : backward.factors) read.push_back(factor.tensor);
+  for (TensorId tensor : read) {
     if (tensor.valid() && view.DependsOn(tensor.node, outputs)) return Reason::kNoGradient;
   }
   for (int node : forward.core) {
@@ -159,12 +158,14 @@ TensorId ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forw
   }
   const NodeDef def = GradientDef(*view, *shapes, forward, backward, gamma, fused, place);
   const bool merged = !forward.problem.merged_shape.empty();
-  std::vector<TensorId> inputs = {backward.dy, view->inputs(fused)[0]};
+  TensorId dy = backward.dy;
+  for (const Part& factor : backward.factors) dy = AddFactor(view, shapes, dy, factor, place);
   if (merged) {
-    inputs[0] = AddReshape(view, shapes, backward.dy, forward.problem.merged_shape, place, -1);
+    dy = AddReshape(view, shapes, dy, forward.problem.merged_shape, place, -1);
   } else if (backward.reshape_dy) {
-    inputs[0] = AddReshapeLike(view, shapes, backward.dy, forward.x, place, -1);
+    dy = AddReshapeLike(view, shapes, dy, forward.x, place, -1);
   }
+  std::vector<TensorId> inputs = {dy, view->inputs(fused)[0]};
   if (gamma.valid()) inputs.push_back(gamma);
   inputs.push_back({fused, 1});
   if (forward.problem.kind != Kind::kRmsNorm) inputs.push_back({fused, 2});

@@ -162,6 +162,18 @@ TensorId AddCast(GraphView* view, Shapes* shapes, TensorId tensor, DataType to, 
   return cast;
 }
 
+TensorId AddFactor(GraphView* view, Shapes* shapes, TensorId tensor, const Part& factor, int like) {
+  const TensorInfo info = shapes->Get(tensor);
+  NodeDef product;
+  product.set_op(factor.inverted ? "RealDiv" : "Mul");
+  product.set_name(view->UniqueName(view->name(like) + "/factor"));
+  CopyPlacement(view->def(like), &product);
+  SetType(&product, "T", info.dtype);
+  const TensorId made{view->AddNode(product, {tensor, factor.tensor}, {}, like), 0};
+  shapes->Set(made.node, {info});
+  return made;
+}
+
 void JoinParts(GraphView* view, Shapes* shapes, TensorId first, const std::vector<Part>& parts,
                bool factors, int in_place_of) {
   const TensorInfo info = shapes->Get(TensorId{in_place_of, 0});

@@ -54,6 +54,9 @@ TensorId AddReshapeToSplit(GraphView* view, Shapes* shapes, TensorId tensor,
 TensorId AddCast(GraphView* view, Shapes* shapes, TensorId tensor, tensorflow::DataType to,
                  int like);
 
+// Adds the product of `tensor` and a factor that is no larger, or the quotient, next to `like`.
+TensorId AddFactor(GraphView* view, Shapes* shapes, TensorId tensor, const Part& factor, int like);
+
 // Adds a chain of sums (or products) of `first` and what goes on beside it; the last one takes the
 // place of the node `in_place_of`.
 void JoinParts(GraphView* view, Shapes* shapes, TensorId first, const std::vector<Part>& parts,

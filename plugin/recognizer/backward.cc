@@ -140,30 +140,38 @@ std::vector<BackwardMatch> FindBackward(const GraphView& view, const Shapes& sha
     return view.DependsOn(a.node, {b.node}) || view.DependsOn(b.node, {a.node});
   };
   std::vector<BackwardMatch> found;
-  for (TensorId gamma : Gammas(view, shapes, forward)) {
-    // Where gamma is not trained nobody else reads dy, and Grappler moves gamma into it: dy is then
-    // no tensor of the graph, but dy * gamma is. That is the dy of the same norm without gamma.
-    const bool inside = !gamma.valid() && forward.gamma.valid();
-    if (inside && !found.empty()) break;
-    ForwardMatch differentiated = forward;
-    differentiated.gamma = gamma;
-    for (const auto& [dy, like] : DyCandidates(view, shapes, differentiated)) {
-      if (inside && !HasInside(view, dy, forward.gamma)) continue;
-      // Two gradients of one forward come from two losses; else it is one gradient, seen again.
-      BackwardMatch* same = nullptr;
-      for (BackwardMatch& other : found) {
-        if (depends(dy, other.dy)) same = &other;
-      }
-      if (same != nullptr && complete(*same)) continue;
-      const BackwardMatch match = FindGradient(view, shapes, differentiated, dy, like, keep);
-      if (!match.found()) continue;
-      if (same == nullptr) {
-        found.push_back(match);
-      } else if (score(match) > score(*same)) {
-        *same = match;
+  const auto find = [&](const std::vector<Part>& factors) {
+    for (TensorId gamma : Gammas(view, shapes, forward)) {
+      // Where gamma is not trained nobody else reads dy, and Grappler moves gamma into it: dy is
+      // then no tensor of the graph, but dy * gamma is. That is the dy of the same norm without
+      // gamma.
+      const bool inside = !gamma.valid() && forward.gamma.valid();
+      if (inside && !found.empty()) break;
+      ForwardMatch differentiated = forward;
+      differentiated.gamma = gamma;
+      for (const auto& [dy, like] : DyCandidates(view, shapes, differentiated)) {
+        if (inside && !HasInside(view, dy, forward.gamma)) continue;
+        // Two gradients of one forward come from two losses; else it is one gradient, seen again.
+        BackwardMatch* same = nullptr;
+        for (BackwardMatch& other : found) {
+          if (depends(dy, other.dy)) same = &other;
+        }
+        if (same != nullptr && complete(*same)) continue;
+        const BackwardMatch match =
+            FindGradient(view, shapes, differentiated, dy, like, factors, keep);
+        if (!match.found()) continue;
+        if (same == nullptr) {
+          found.push_back(match);
+        } else if (score(match) > score(*same)) {
+          *same = match;
+        }
       }
     }
-  }
+  };
+  find({});
+  // s * (x - mean) * rstd: what the norm's own output is differentiated by, dy * s, is no tensor of
+  // the graph.
+  if (found.empty() && forward.parts_are_factors) find(forward.parts);
   return WithoutOverlap(view, forward, found);
 }
 

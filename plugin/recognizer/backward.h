@@ -12,6 +12,8 @@ namespace nv_norms {
 // The gradient of a normalization that was recognized. Any of dx, dgamma and dbeta may be absent.
 struct BackwardMatch {
   TensorId dy;
+  // What dy is first multiplied with: the forward's parts, where dy is that of their product.
+  std::vector<Part> factors;
   bool reshape_dy = false;  // dy has the shape of a view of x, or may have; not x's own
   TensorId dx;              // its node becomes the fused gradient, or a sum with the parts
   bool reshape_dx = false;  // likewise

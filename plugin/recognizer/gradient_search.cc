@@ -9,6 +9,7 @@
 #include "plugin/recognizer/any_rank.h"
 #include "plugin/recognizer/bags.h"
 #include "plugin/recognizer/draws.h"
+#include "plugin/recognizer/dy_shape.h"
 #include "plugin/recognizer/moments.h"
 #include "plugin/recognizer/open_sizes.h"
 #include "plugin/recognizer/ops.h"
@@ -25,6 +26,8 @@ constexpr size_t kMaxTerms = 8;
 
 double Plus(double a, double b) { return a + b; }
 double Minus(double a, double b) { return a - b; }
+double Times(double a, double b) { return a * b; }
+double Quotient(double a, double b) { return a / b; }
 
 // Whether a term is taken off again, as in the gradient of x - x. That is 0; beside a fused dx it
 // would be what rounding leaves of it, and nothing could be removed.
@@ -39,8 +42,9 @@ bool HoldsBothSigns(const std::vector<BagItem>& terms) {
 class GradientSearch {
  public:
   GradientSearch(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
-                 TensorId dy, TensorId dy_like, const std::function<bool(int)>& keep)
-      : view_(view), shapes_(shapes), forward_(forward), keep_(keep) {
+                 TensorId dy, TensorId dy_like, const std::vector<Part>& factors,
+                 const std::function<bool(int)>& keep)
+      : view_(view), shapes_(shapes), forward_(forward), factors_(factors), keep_(keep) {
     scene_ = SceneAround(view, shapes, forward.statistics);
     scene_.dy = dy;
     scene_.dy_like = dy_like;
@@ -60,6 +64,7 @@ class GradientSearch {
       interpreter_ = &interpreter;
       match_ = BackwardMatch();
       match_.dy = scene_.dy;
+      match_.factors = factors_;
       match_.gamma = forward_.gamma;
       reference_ = ReferenceOf(&interpreter, axes_);
       if (reference_) {
@@ -89,8 +94,17 @@ class GradientSearch {
           return BackwardMatch();
         }
       }
+      // The op gives both in one type: a beta behind a Cast of the product with gamma has another.
+      if (match_.dgamma.valid() && match_.dbeta.valid() &&
+          shapes_.Get(match_.dgamma).dtype != shapes_.Get(match_.dbeta).dtype) {
+        match_.dbeta = TensorId();
+      }
       match_.core = CoreNodes();
-      match_.reshape_dy = match_.reshape_dy || (IsReshaped() && !HasSurelyXsShape());
+      match_.reshape_dy = match_.reshape_dy || (IsReshaped(view_, scene_.dy, behind_) &&
+                                                !HasSurelyShapeOf(shapes_, scene_.dy, forward_.x));
+      if (!factors_.empty() &&
+          (match_.reshape_dy || !FactorsSurelyFit(shapes_, scene_.dy, forward_.x, factors_)))
+        return BackwardMatch();
       match_.stops_gradient = StopsGradient(view_, behind_, forward_core_);
       return match_;
     }
@@ -150,8 +164,19 @@ class GradientSearch {
         others.push_back(atom);
       }
     }
+    // y ties the factors' axes, too.
+    if (!factors_.empty() && interpreter->Eval(forward_.y) == nullptr) return std::nullopt;
+    Numbers scaled = dy->numbers;
+    for (const Part& factor : factors_) {
+      const Value* value = interpreter->Eval(factor.tensor);
+      if (value == nullptr) return std::nullopt;
+      for (Atom atom : value->numbers.atoms) {
+        if (!normalized->plain.VariesAlong(atom)) return std::nullopt;
+      }
+      scaled = Zip(scaled, value->numbers, factor.inverted ? Quotient : Times);
+    }
     const double count = interpreter->RealSize(axes.size(others));
-    return GradientsOf(*normalized, forward_.subtract_mean, dy->numbers, gamma, others, count);
+    return GradientsOf(*normalized, forward_.subtract_mean, scaled, gamma, others, count);
   }
 
   bool FromDy(TensorId tensor) const {
@@ -326,44 +351,19 @@ class GradientSearch {
     return true;
   }
 
-  // Whether dy is what a Reshape of the graph's makes x's shape of. Its own may be another then,
-  // though it was taken for x's, as unknown sizes may be equal.
-  bool IsReshaped() const {
-    std::vector<int> views = {scene_.dy.node};
-    for (size_t i = 0; i < views.size(); ++i) {
-      for (const Consumer& c : view_.consumers(views[i])) {
-        if (behind_.count(c.node) == 0 || ClassOf(view_.op(c.node)) != OpClass::kView) continue;
-        const std::string& op = view_.op(c.node);
-        if (op == "Reshape" || op == "Squeeze" || op == "ExpandDims") return true;
-        views.push_back(c.node);
-      }
-    }
-    return false;
-  }
-
-  // They have as many elements, so if all sizes but one are the same, that one is, too.
-  bool HasSurelyXsShape() const {
-    const TensorInfo& dy = shapes_.Get(scene_.dy);
-    const TensorInfo& x = shapes_.Get(forward_.x);
-    if (!dy.rank_known || !x.rank_known || dy.dims.size() != x.dims.size()) return false;
-    int open = 0;
-    for (size_t i = 0; i < x.dims.size(); ++i) {
-      if (dy.dims[i] != x.dims[i] || x.dims[i] == -1) ++open;
-    }
-    return open <= 1;
-  }
-
-  // Whether more than x, dy, gamma and beta is in it, and does not cancel where it is 0.
+  // Whether more than x, dy, gamma, beta and the factors is in it, and does not cancel where it is
+  // 0.
   bool HangsOnOthers(const Interpreter& interpreter) {
     std::vector<TensorId> outputs = {match_.dgamma, match_.dbeta};
     for (const Part& term : match_.terms) outputs.push_back(term.tensor);
     if (match_.terms.empty()) outputs.push_back(match_.dx);
+    std::vector<TensorId> parameters = {forward_.gamma, forward_.beta};
+    for (const Part& factor : factors_) parameters.push_back(factor.tensor);
     behind_.clear();
     Scene scene = scene_;
     for (TensorId output : outputs) {
       if (!output.valid()) continue;
-      for (TensorId operand :
-           interpreter.OperandsOf(output, {forward_.gamma, forward_.beta}, &behind_)) {
+      for (TensorId operand : interpreter.OperandsOf(output, parameters, &behind_)) {
         scene.zeros.push_back(operand);
       }
     }
@@ -473,6 +473,7 @@ class GradientSearch {
   const GraphView& view_;
   const Shapes& shapes_;
   const ForwardMatch& forward_;
+  const std::vector<Part>& factors_;
   const std::function<bool(int)>& keep_;
   Scene scene_;
   Axes axes_;
@@ -489,8 +490,9 @@ class GradientSearch {
 }  // namespace
 
 BackwardMatch FindGradient(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
-                           TensorId dy, TensorId dy_like, const std::function<bool(int)>& keep) {
-  return GradientSearch(view, shapes, forward, dy, dy_like, keep).Run();
+                           TensorId dy, TensorId dy_like, const std::vector<Part>& factors,
+                           const std::function<bool(int)>& keep) {
+  return GradientSearch(view, shapes, forward, dy, dy_like, factors, keep).Run();
 }
 
 }  // namespace nv_norms

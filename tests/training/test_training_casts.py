@@ -10,6 +10,7 @@ from training_norms import FOUR, TF_KERAS_LAYER, Norm, fit, fit_in_float64
 from training_steps import assert_counts, normal, run_both, step_of
 
 import nv_norms_rewriter
+import oracle
 
 POLICIES = ["mixed_float16", "mixed_bfloat16"]
 
@@ -59,3 +60,31 @@ def test_fit_with_a_norm_first_and_a_loss_in_float32(rng, norm: Norm, compiled: 
         # XLA has y and dy in half, in one loop with the loss.
         assert errors[1] < (2.0 * errors[0] + 2e-5 if compiled else max(2e-5, errors[0]))
     assert_counts(nv_norms_rewriter.report(), {norm.kind: 1}, {norm.kind: 1})
+
+
+@pytest.mark.parametrize("narrow", [tf.float16, tf.bfloat16], ids=lambda dtype: dtype.name)
+def test_beta_behind_a_cast_that_gamma_is_before(rng, narrow: tf.DType) -> None:
+    """dgamma is float32 and dbeta narrow, which one op does not give: dbeta stays a sum."""
+    gamma = tf.Variable(rng.uniform(0.5, 2.0, 8).astype("f"))
+    beta = tf.Variable(tf.cast(rng.normal(size=8), narrow))
+    x, dy = normal(rng, 6, 5, 8, mean=1.0), normal(rng, 6, 5, 8)
+
+    @tf.function
+    def step(x, dy):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            mean, variance = tf.nn.moments(tf.cast(x, tf.float32), [-1], keepdims=True)
+            xhat = (tf.cast(x, tf.float32) - mean) * tf.math.rsqrt(variance + 1e-3)
+            y = tf.cast(xhat * gamma, narrow) + beta
+        return tape.gradient(y, [x, gamma, beta], dy)
+
+    x, dy = tf.cast(x, narrow), tf.cast(dy, narrow)
+    nv_norms_rewriter.clear_report()
+    got = step(x, dy)
+    assert nv_norms_rewriter.report().counts["layer_norm backward"] == 1
+    wide = [tf.cast(value, tf.float64).numpy() for value in (dy, x)]
+    exact = oracle.backward(*wide, gamma.numpy(), (-1,), (-1,), 1e-3)
+    for value, want in zip(got, exact, strict=True):
+        unit = 2.0**-7 if narrow == tf.bfloat16 else 2.0**-10
+        wide = tf.cast(value, tf.float64).numpy()
+        np.testing.assert_allclose(wide, want, 2 * unit, 2 * unit * np.abs(want).max())
