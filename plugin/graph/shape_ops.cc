@@ -25,16 +25,18 @@ std::optional<VectorSlice> SliceOfVector(const GraphView& view, int node, int64_
   if (view.GetInt(node, "ellipsis_mask", 0) != 0 || view.GetInt(node, "new_axis_mask", 0) != 0) {
     return std::nullopt;
   }
+  const auto has = [&](const char* mask) { return (view.GetInt(node, mask, 0) & 1) != 0; };
+  if (has("shrink_axis_mask")) {  // whatever the others say
+    const int64_t at = begin < 0 ? begin + count : begin;
+    if (at < 0 || at >= count) return std::nullopt;
+    return VectorSlice{at, at + 1, true};
+  }
   const auto place = [count](int64_t at) {
     return std::clamp<int64_t>(at < 0 ? at + count : at, 0, count);
   };
-  const bool from_the_start = view.GetInt(node, "begin_mask", 0) != 0;
-  const bool to_the_end = view.GetInt(node, "end_mask", 0) != 0;
-  const bool scalar = view.GetInt(node, "shrink_axis_mask", 0) != 0;
-  const int64_t first = from_the_start ? 0 : place(begin);
-  const int64_t last = scalar ? first + 1 : to_the_end ? count : place(end);
-  if (last > count) return std::nullopt;
-  return VectorSlice{first, std::max(first, last), scalar};
+  const int64_t first = has("begin_mask") ? 0 : place(begin);
+  const int64_t last = has("end_mask") ? count : place(end);
+  return VectorSlice{first, std::max(first, last), false};
 }
 
 std::optional<std::vector<int64_t>> OrderOfFormats(const GraphView& view, int node) {

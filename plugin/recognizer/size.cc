@@ -21,7 +21,7 @@ Size Size::operator*(const Size& o) const {
 }
 
 std::optional<Size> Size::DividedBy(const Size& o) const {
-  if (o.coefficient_ == 0 || coefficient_ % o.coefficient_ != 0) return std::nullopt;
+  if (o.coefficient_ <= 0 || coefficient_ % o.coefficient_ != 0) return std::nullopt;
   if (!std::includes(symbols_.begin(), symbols_.end(), o.symbols_.begin(), o.symbols_.end())) {
     return std::nullopt;
   }

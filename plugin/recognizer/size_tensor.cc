@@ -6,7 +6,7 @@
 namespace nv_norms {
 namespace {
 
-constexpr int64_t kMaxSizeCount = 64;  // of a vector that is made here
+constexpr size_t kMaxSizeCount = 64;  // of a vector that is made here
 
 // The number that a tensor of one element holds.
 std::optional<int64_t> OneNumber(const SizeTensor& sizes) {
@@ -55,7 +55,7 @@ MaybeSizes Gathered(const SizeTensor& from, const SizeTensor& places) {
   const int64_t count = static_cast<int64_t>(from.values.size());
   SizeTensor taken{places.scalar, {}};
   for (const Size& place : places.values) {
-    const int64_t i = place.coefficient() + (place.coefficient() < 0 ? count : 0);
+    const int64_t i = place.coefficient();
     if (!place.known() || i < 0 || i >= count) return std::nullopt;
     taken.values.push_back(from.values[i]);
   }
@@ -70,9 +70,12 @@ SizeTensor CountOf(const SizeTensor& sizes, bool scalar) {
 
 MaybeSizes RangeOf(const SizeTensor& from, const SizeTensor& to, const SizeTensor& step) {
   const auto first = OneNumber(from), end = OneNumber(to);
-  if (!first || !end || OneNumber(step) != 1 || *end - *first > kMaxSizeCount) return std::nullopt;
+  if (!first || !end || OneNumber(step) != 1) return std::nullopt;
   SizeTensor range;
-  for (int64_t i = *first; i < *end; ++i) range.values.push_back(Size(i));
+  for (int64_t i = *first; i < *end; ++i) {
+    if (range.values.size() == kMaxSizeCount) return std::nullopt;
+    range.values.push_back(Size(i));
+  }
   return range;
 }
 
@@ -80,7 +83,9 @@ MaybeSizes Filled(const SizeTensor& count, const SizeTensor& value) {
   if (count.values.size() > 1 || value.values.size() != 1) return std::nullopt;
   if (count.values.empty()) return SizeTensor{true, value.values};
   const auto number = OneNumber(count);
-  if (!number || *number < 0 || *number > kMaxSizeCount) return std::nullopt;
+  if (!number || *number < 0 || *number > static_cast<int64_t>(kMaxSizeCount)) {
+    return std::nullopt;
+  }
   return SizeTensor{false, std::vector<Size>(*number, value.values[0])};
 }
 
@@ -94,7 +99,8 @@ MaybeSizes Stitched(const std::vector<SizeTensor>& inputs) {
     if (places.size() != sizes.size()) return std::nullopt;
     for (size_t k = 0; k < places.size(); ++k) {
       const int64_t place = places[k].coefficient();
-      if (!places[k].known() || place < 0 || place >= kMaxSizeCount) return std::nullopt;
+      const bool within = place >= 0 && place < static_cast<int64_t>(kMaxSizeCount);
+      if (!places[k].known() || !within) return std::nullopt;
       const size_t size = std::max(stitched.values.size(), static_cast<size_t>(place) + 1);
       stitched.values.resize(size, Size(1));
       given.resize(size, false);
@@ -107,6 +113,7 @@ MaybeSizes Stitched(const std::vector<SizeTensor>& inputs) {
 }
 
 MaybeSizes SummedAxes(const SizeTensor& a, const SizeTensor& b, int which) {
+  if (a.values == b.values) return SizeTensor{};
   const size_t rank = std::max(a.values.size(), b.values.size());
   const auto aligned = [rank](std::vector<Size> sizes) {
     sizes.insert(sizes.begin(), rank - sizes.size(), Size(1));

@@ -23,7 +23,8 @@ BY_NAME = "_nv_norms_by_name"
 OUTPUT = "/nv_norms_output_"
 
 _TAKE_INTEGERS = frozenset({"Reshape", "Mean", "Sum"})
-# Of axes, in what vectorized_map makes of a reduction.
+# Of axes, in what vectorized_map makes of a reduction: three steps, each of which reads them twice.
+_MOST_STEPS = 8
 _ARITHMETIC = {"AddV2": np.add, "GreaterEqual": np.greater_equal, "Cast": np.asarray}
 
 
@@ -131,12 +132,12 @@ def _known_sizes(tensor: tf.Tensor) -> list[int] | None:
     return [-1 if size is None else size for size in shape.as_list()]
 
 
-def _known(tensor: tf.Tensor) -> Any:
-    """The integers of a tensor as an array, None if they are not known."""
+def _known(tensor: tf.Tensor, steps: int = _MOST_STEPS) -> Any:
+    """The integers of a tensor as an array, None if they are not known, in so many steps."""
     op = tensor.op
     if op.type not in _ARITHMETIC:
         return tf.get_static_value(tensor)
-    values = [_known(each) for each in op.inputs]
+    values = [_known(each, steps - 1) if steps > 0 else None for each in op.inputs]
     if any(value is None for value in values):
         return None
     return _ARITHMETIC[op.type](*values).astype(tensor.dtype.as_numpy_dtype)

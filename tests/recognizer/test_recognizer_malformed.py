@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -100,3 +102,31 @@ def test_nodes_in_any_order(rng: np.random.Generator) -> None:
     assert len(report.fused) == 1
     x = rng.normal(size=(2, 8)).astype(np.float32)
     np.testing.assert_allclose(run(after, {"x": x}), run(graph, {"x": x}), 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize(
+    "ends", [(-(2**63), 2**63 - 1), (0, 2**62), (-(2**62) - 5, 2**62 + 5)], ids=str
+)
+def test_axes_of_a_range_that_does_not_end(ends: tuple[int, int]) -> None:
+    _check_axes(lambda first, second: tf.range(first, second), ends)
+
+
+def test_axes_of_a_quotient_that_there_is_not() -> None:
+    _check_axes(lambda first, second: first // second, (-(2**63), -1))
+
+
+def _check_axes(computed: Callable, numbers: tuple[int, int]) -> None:
+    """Numbers that Python would refuse: the graph stays."""
+
+    def make() -> None:
+        first, second = (tf.constant(i, tf.int64, name=f"number_{i}") for i in (1, 2))
+        tf.identity(
+            layer_norm(placeholder("x", (None, None, 8)), computed(first, second)), name="y"
+        )
+
+    graph = trace(make)
+    for i, number in enumerate(numbers, 1):
+        value = tf.make_tensor_proto(np.int64(number))
+        node(graph, f"number_{i}").attr["value"].tensor.CopyFrom(value)
+    after, report = rewrite(graph, device="CPU", fetches=["y"])
+    assert not report.fused and [n.name for n in after.node] == [n.name for n in graph.node]

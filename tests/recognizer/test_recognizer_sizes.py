@@ -172,3 +172,38 @@ def test_no_sizes_beside_one_number(rng, op, swap: bool, one: int | list[int]) -
 
     x = _rows(rng, 5, 8)
     check(trace(make), {"x": x}, oracle.layer_norm(x).y, 1)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "begin", "end", "masks"),
+    [
+        ([0, 1, 2], 2, 3, {"begin_mask": 2}),  # of a vector only the first bit counts
+        ([0, 1, 2], 0, 1, {"end_mask": 2}),
+        ([0, 2, 1], 1, 3, {"begin_mask": 1, "end_mask": 0}),
+        ([2, 0, 1], 1, 2, {"begin_mask": 1, "shrink_axis_mask": 1}),  # one number: no masks
+        ([0, 1, 2], 1, 2, {"begin_mask": 1, "end_mask": 1, "shrink_axis_mask": 2}),
+        ([1, 2, 0], -2, 0, {"shrink_axis_mask": 1}),
+    ],
+    ids=str,
+)
+def test_axes_that_are_part_of_a_vector(
+    rng, numbers: list[int], begin: int, end: int, masks: dict[str, int]
+) -> None:
+    def axes() -> tf.Tensor:
+        zero = {"ellipsis_mask": 0, "new_axis_mask": 0, "shrink_axis_mask": 0}
+        return tf.raw_ops.StridedSlice(
+            input=tf.constant(numbers), begin=[begin], end=[end], strides=[1],
+            **{**zero, "begin_mask": 0, "end_mask": 0, **masks},
+        )  # fmt: skip
+
+    def make() -> None:
+        x = placeholder("x", (2, 4, 8))
+        mean = tf.reduce_mean(x, axes(), keepdims=True)
+        squares = tf.reduce_mean(tf.math.squared_difference(x, mean), axes(), keepdims=True)
+        tf.multiply(x - mean, tf.math.rsqrt(squares + 1e-3), name="y")
+
+    x = _rows(rng, 2, 4, 8)
+    taken = tuple(np.atleast_1d(axes().numpy()))
+    exact = oracle.normalize(x, taken, 1e-3, subtract_mean=True).y
+    over_the_batch = 0 in taken and len(taken) < 3
+    check(trace(make), {"x": x}, exact, 0 if over_the_batch else 1)
