@@ -57,8 +57,12 @@ def test_fit_with_a_norm_first_and_a_loss_in_float32(rng, norm: Norm, compiled: 
     for old, got, start, end in zip(stock, fused, values, exact, strict=True):
         size = np.abs(start - end).max()
         errors = [np.abs(new - end).max() / size for new in (old, got)]
-        # XLA has y and dy in half, in one loop with the loss.
-        assert errors[1] < (2.0 * errors[0] + 2e-5 if compiled else max(2e-5, errors[0]))
+        if compiled:
+            # y and dy are half between the op and the loss. On a GPU XLA rounds neither in its own.
+            on_gpu = bool(tf.config.list_physical_devices("GPU"))
+            assert errors[1] < (2.0**-10 if on_gpu else 2.0 * errors[0] + 2e-5)
+        else:
+            assert errors[1] < max(2e-5, errors[0])
     assert_counts(nv_norms_rewriter.report(), {norm.kind: 1}, {norm.kind: 1})
 
 
