@@ -103,8 +103,9 @@ class GradientSearch {
       match_.reshape_dy = match_.reshape_dy || (IsReshaped(view_, scene_.dy, behind_) &&
                                                 !HasSurelyShapeOf(shapes_, scene_.dy, forward_.x));
       if (!factors_.empty() &&
-          (match_.reshape_dy || !FactorsSurelyFit(shapes_, scene_.dy, forward_.x, factors_)))
+          (match_.reshape_dy || !FactorsSurelyFit(shapes_, scene_.dy, forward_.x, factors_))) {
         return BackwardMatch();
+      }
       match_.stops_gradient = StopsGradient(view_, behind_, forward_core_);
       return match_;
     }

@@ -38,7 +38,7 @@ def describe(graph: tf.Graph) -> GraphDef:
         graph_def = graph.as_graph_def()
     graph_def.ClearField("library")
     needed = {op.name for op in _needed(graph)}
-    if len(needed) < len(graph_def.node):  # of vectorized_map the function before it stays, too
+    if len(needed) < len(graph_def.node):  # vectorized_map leaves what it was given in the graph
         nodes = [node for node in graph_def.node if node.name in needed]
         graph_def.ClearField("node")
         graph_def.node.extend(nodes)
