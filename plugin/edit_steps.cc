@@ -70,6 +70,15 @@ TensorId PutReshape(GraphView* view, Shapes* shapes, TensorId tensor, TensorId s
   return {node, 0};
 }
 
+// A sum, or a product, with a part; without a name.
+NodeDef JoinDef(const GraphView& view, const Part& part, bool factors, DataType type, int like) {
+  NodeDef join;
+  join.set_op(factors ? (part.inverted ? "RealDiv" : "Mul") : (part.inverted ? "Sub" : "AddV2"));
+  CopyPlacement(view.def(like), &join);
+  SetType(&join, "T", type);
+  return join;
+}
+
 }  // namespace
 
 void AddControls(const GraphView& view, int node, std::vector<int>* controls) {
@@ -164,11 +173,8 @@ TensorId AddCast(GraphView* view, Shapes* shapes, TensorId tensor, DataType to, 
 
 TensorId AddFactor(GraphView* view, Shapes* shapes, TensorId tensor, const Part& factor, int like) {
   const TensorInfo info = shapes->Get(tensor);
-  NodeDef product;
-  product.set_op(factor.inverted ? "RealDiv" : "Mul");
+  NodeDef product = JoinDef(*view, factor, /*factors=*/true, info.dtype, like);
   product.set_name(view->UniqueName(view->name(like) + "/factor"));
-  CopyPlacement(view->def(like), &product);
-  SetType(&product, "T", info.dtype);
   const TensorId made{view->AddNode(product, {tensor, factor.tensor}, {}, like), 0};
   shapes->Set(made.node, {info});
   return made;
@@ -179,11 +185,7 @@ void JoinParts(GraphView* view, Shapes* shapes, TensorId first, const std::vecto
   const TensorInfo info = shapes->Get(TensorId{in_place_of, 0});
   TensorId sum = first;
   for (size_t i = 0; i < parts.size(); ++i) {
-    NodeDef join;
-    join.set_op(factors ? (parts[i].inverted ? "RealDiv" : "Mul")
-                        : (parts[i].inverted ? "Sub" : "AddV2"));
-    CopyPlacement(view->def(in_place_of), &join);
-    SetType(&join, "T", info.dtype);
+    NodeDef join = JoinDef(*view, parts[i], factors, info.dtype, in_place_of);
     if (i + 1 == parts.size()) {
       view->ReplaceNode(in_place_of, join, {sum, parts[i].tensor}, {});
     } else {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "plugin/recognizer/dy_candidates.h"
+#include "plugin/recognizer/dy_shape.h"
 #include "plugin/recognizer/gradient_search.h"
 #include "plugin/recognizer/ops.h"
 
@@ -151,6 +152,7 @@ std::vector<BackwardMatch> FindBackward(const GraphView& view, const Shapes& sha
       differentiated.gamma = gamma;
       for (const auto& [dy, like] : DyCandidates(view, shapes, differentiated)) {
         if (inside && !HasInside(view, dy, forward.gamma)) continue;
+        if (!factors.empty() && !FactorsSurelyFit(shapes, dy, forward.x, factors)) continue;
         // Two gradients of one forward come from two losses; else it is one gradient, seen again.
         BackwardMatch* same = nullptr;
         for (BackwardMatch& other : found) {

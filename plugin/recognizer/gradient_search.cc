@@ -102,10 +102,7 @@ class GradientSearch {
       match_.core = CoreNodes();
       match_.reshape_dy = match_.reshape_dy || (IsReshaped(view_, scene_.dy, behind_) &&
                                                 !HasSurelyShapeOf(shapes_, scene_.dy, forward_.x));
-      if (!factors_.empty() &&
-          (match_.reshape_dy || !FactorsSurelyFit(shapes_, scene_.dy, forward_.x, factors_))) {
-        return BackwardMatch();
-      }
+      if (!factors_.empty() && match_.reshape_dy) return BackwardMatch();
       match_.stops_gradient = StopsGradient(view_, behind_, forward_core_);
       return match_;
     }
@@ -352,8 +349,8 @@ class GradientSearch {
     return true;
   }
 
-  // Whether more than x, dy, gamma, beta and the factors is in it, and does not cancel where it is
-  // 0.
+  // Whether more than x, dy, the parameters and the factors is in it, and does not cancel where it
+  // is 0.
   bool HangsOnOthers(const Interpreter& interpreter) {
     std::vector<TensorId> outputs = {match_.dgamma, match_.dbeta};
     for (const Part& term : match_.terms) outputs.push_back(term.tensor);

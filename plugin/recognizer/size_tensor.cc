@@ -42,7 +42,7 @@ std::optional<Size> SizeArithmetic(const std::string& op, const Size& a, const S
 
 }  // namespace
 
-MaybeSizes Joined(const std::vector<SizeTensor>& parts) {
+SizeTensor Joined(const std::vector<SizeTensor>& parts) {
   SizeTensor joined;
   for (const SizeTensor& part : parts) {
     joined.values.insert(joined.values.end(), part.values.begin(), part.values.end());

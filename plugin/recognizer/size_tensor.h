@@ -19,7 +19,7 @@ struct SizeTensor {
 // is not known, or where the inputs do not fit.
 using MaybeSizes = std::optional<SizeTensor>;
 
-MaybeSizes Joined(const std::vector<SizeTensor>& parts);  // ConcatV2 of vectors, Pack of scalars
+SizeTensor Joined(const std::vector<SizeTensor>& parts);  // ConcatV2 of vectors, Pack of scalars
 MaybeSizes Gathered(const SizeTensor& from, const SizeTensor& places);
 SizeTensor CountOf(const SizeTensor& sizes, bool scalar);  // Prod over all of them
 MaybeSizes RangeOf(const SizeTensor& from, const SizeTensor& to, const SizeTensor& step);

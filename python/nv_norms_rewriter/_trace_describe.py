@@ -84,10 +84,8 @@ def _first_reads(ops: Iterable[tf.Operation]) -> dict[str, str]:
 
 
 def _needed(graph: tf.Graph) -> set[tf.Operation]:
-    ends = [tensor.op for tensor in [*graph.inputs, *graph.outputs] if tensor is not None]
-    ends = [op for op in [*ends, *graph.control_outputs] if op.graph is graph]
-    ends += [op for op in graph.get_operations() if op.op_def.is_stateful or is_opaque(op)]
-    return with_sources(ends)
+    stateful = (op for op in graph.get_operations() if op.op_def.is_stateful)
+    return with_sources([*_kept(graph), *stateful])
 
 
 def with_sources(ops: Iterable[tf.Operation]) -> set[tf.Operation]:
@@ -174,8 +172,10 @@ def original_name(tensor: str) -> str:
 
 def kept_nodes(graph: Any) -> list[str]:
     """Names of the ops that must keep their values: inputs, outputs, control outputs, calls."""
+    return list(dict.fromkeys(op.name for op in _kept(graph)))
+
+
+def _kept(graph: Any) -> list[tf.Operation]:
     tensors = [*graph.inputs, *(t for t in graph.outputs if t is not None)]
-    names = [tensor.op.name for tensor in tensors if tensor.graph is graph]
-    names += [op.name for op in graph.control_outputs]
-    names += [op.name for op in graph.get_operations() if is_opaque(op)]
-    return list(dict.fromkeys(names))
+    ops = [tensor.op for tensor in tensors if tensor.graph is graph]
+    return [*ops, *graph.control_outputs, *filter(is_opaque, graph.get_operations())]

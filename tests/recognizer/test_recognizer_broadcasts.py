@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 import tensorflow as tf
-from recognizer_graphs import layer_norm
+from recognizer_graphs import layer_norm, stock_and_fused
 
 import nv_norms_rewriter
 
@@ -21,15 +21,7 @@ def _draw(rng: np.random.Generator, *shape: int) -> np.ndarray:
 def _step_as_stock(step: Callable, known: Sequence, values: Sequence[np.ndarray]) -> list[str]:
     """The directions of what is fused in this function of tensors of which so much is known."""
     signature = [tf.TensorSpec(shape) for shape in known]
-    values = [tf.constant(value) for value in values]
-
-    def results() -> list[np.ndarray]:
-        return [each.numpy() for each in tf.function(step, input_signature=signature)(*values)]
-
-    with nv_norms_rewriter.disabled():
-        stock = results()
-    nv_norms_rewriter.clear_report()
-    for got, want in zip(results(), stock, strict=True):
+    for want, got in zip(*stock_and_fused(step, signature, values, False), strict=True):
         np.testing.assert_allclose(got, want, 1e-4, 1e-4)
     return [record.direction for record in nv_norms_rewriter.report().fused]
 
