@@ -21,6 +21,11 @@ from . import _library, _options, _process
 # Marks the ops that a trace put in the place of others.
 MARK = "_nv_norms_traced"
 
+# On ops that a trace put in the place of others, fused or not: the name of the op that gave their
+# first output before, which is still in the graph, and the type of that.
+REPLACED = "_nv_norms_replaced"
+REPLACED_TYPE = "_nv_norms_replaced_type"
+
 
 @contextlib.contextmanager
 def raw() -> Iterator[None]:
@@ -108,10 +113,12 @@ def lower(graph_def: Any) -> int:
     call in a graph that is imported.
     """
     count = _lower_graph(graph_def)
+    _hand_on_what_was(graph_def)
     library = graph_def.library
     for function in list(library.function):
         ports: dict[str, list[str]] = {}
         for node in function.node_def:
+            _replaced(node)
             if _has_mark(node):
                 ports[node.name] = _outputs(node)
                 _make_call(node, library)
@@ -161,11 +168,38 @@ def _lower_graph(graph_def: Any) -> int:
             made.append(op)
         del node.input[:]
         node.input.extend([*(inside(t.name) for t in concrete.outputs), *waited_for])
+        was, _ = _replaced(node)
+        if was in names:
+            node.input[0] = was
         node.op = "IdentityN"
         _drop_attributes(node)
         node.attr["T"].list.type.extend(_types(concrete.outputs))
     graph_def.node.extend(made)
     return len(marked)
+
+
+def _hand_on_what_was(graph_def: Any) -> None:
+    """Has the other ops of a trace give what those gave that they replaced: who imports the graph
+    may feed a tensor between them, as that of a mean."""
+    names = {node.name for node in graph_def.node}
+    for node in graph_def.node:
+        was, type_of_it = _replaced(node)
+        if was in names:
+            waited_for = [name for name in node.input if name.startswith("^")]
+            del node.input[:]
+            node.input.extend([was, *waited_for])
+            node.op = "Identity"
+            _drop_attributes(node)
+            node.attr["T"].type = type_of_it
+
+
+def _replaced(node: Any) -> tuple[str, int]:
+    """What a node says of the op that it replaced, which it says no more then; "" if nothing."""
+    if REPLACED not in node.attr:
+        return "", 0
+    was, type_of_it = node.attr[REPLACED].s.decode(), node.attr[REPLACED_TYPE].type
+    del node.attr[REPLACED], node.attr[REPLACED_TYPE]
+    return was, type_of_it
 
 
 def _outputs(node: Any) -> list[str]:

@@ -70,6 +70,7 @@ def install() -> None:
     """Has graphs rewritten before they are differentiated, once per process."""
     _install_for_functions()
     _install_for_control_flow()
+    _leave_prunable_graphs()
 
 
 def _install_for_functions() -> None:
@@ -143,3 +144,17 @@ def _install_for_control_flow() -> None:
     while_v2._get_graph, cond_v2.get_func_graphs = graph_of_loop, graphs_of_branches
     while_v2._create_grad_func = differentiating(while_grad)
     cond_v2._create_grad_func = differentiating(cond_grad)
+
+
+def _leave_prunable_graphs() -> None:
+    """Graphs of functions that have `prune` stay: it may feed what an edit leaves unread."""
+    from tensorflow.python.eager.wrap_function import WrappedFunction
+
+    make = WrappedFunction.__init__
+
+    @functools.wraps(make)
+    def init(self: Any, fn_graph: Any, *arguments: Any, **keywords: Any) -> None:
+        _trace.leave(fn_graph)
+        make(self, fn_graph, *arguments, **keywords)
+
+    WrappedFunction.__init__ = init

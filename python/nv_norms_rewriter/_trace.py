@@ -78,6 +78,11 @@ def _transform(graph: Any) -> None:
     _look(graph, _trace_where.where_of)
 
 
+def leave(graph: Any) -> None:
+    """Has the graph stay as it is."""
+    setattr(graph, _LOOKED_AT, True)
+
+
 def before_gradient(graph: Any) -> None:
     """To be called before TensorFlow makes a function of its own of an ordinary graph's gradient.
 
@@ -103,7 +108,7 @@ def _look(graph: Any, where_of: Callable[[Any], str | None]) -> None:
             return
         where = where_of(graph)
         if where is not None:
-            setattr(graph, _LOOKED_AT, True)
+            leave(graph)
             _rewrite(core, graph, where)
         if where == "xla":
             from . import _trace_layout  # which imports TensorFlow

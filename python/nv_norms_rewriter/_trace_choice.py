@@ -19,7 +19,7 @@ STOPS = "stops_a_gradient"
 def stopped(graph: Any, edit: Any, records: list[dict[str, Any]]) -> list[str]:
     """The fused nodes that are left out because the graph, which may be differentiated after this,
     has another gradient than they; their records say so."""
-    order = {op: i for i, op in enumerate(graph.get_operations())}
+    order = _trace_describe.reading_order(graph)
     groups = _groups(records)
     outputs, left = set(), []
     for group in groups:

@@ -100,6 +100,25 @@ def with_sources(ops: Iterable[tf.Operation]) -> set[tf.Operation]:
     return found
 
 
+def reading_order(graph: tf.Graph) -> dict[tf.Operation, int]:
+    """The graph's ops, what reads a tensor behind the op that gives it. Of a graph that was edited
+    before that is not the order in which they were made."""
+    order: dict[tf.Operation, int] = {}
+    begun: set[tf.Operation] = set()
+    for last in graph.get_operations():
+        waiting = [last]
+        while waiting:
+            op = waiting[-1]
+            sources = [t.op for t in op.inputs if t.op not in begun] if op not in begun else []
+            begun.add(op)
+            if sources:
+                waiting += sources
+            else:
+                waiting.pop()
+                order.setdefault(op, len(order))
+    return order
+
+
 def _tell_integers(graph_def: GraphDef, graph: tf.Graph) -> None:
     """Has Reshapes and reductions read constants in place of sizes and axes that are computed,
     where Python knows them."""

@@ -35,7 +35,7 @@ class UnexpectedGraphError(Exception):
 def stops_gradient(x: tf.Tensor, y: tf.Tensor, order: Mapping[tf.Operation, int]) -> bool:
     """Whether what leads from x to y stops or replaces a gradient on its way.
 
-    `order`: the graph's ops as they were made, what reads x after x.
+    `order`: of the graph's ops, what reads x behind x.
 
     The recognizer knows y by its values, but its gradient is another than a normalization's then.
     tf.nn.moments stops one that is zero: that of the mean in a sum of squared differences to it.
@@ -237,6 +237,14 @@ class Edit:
         graph = self._graph
         attributes = dict(node.attr)
         by_name = attributes.pop(BY_NAME, None)
+        old = self._old(node.name)
+        # With the op, not after it: another thread may ask for the graph meanwhile.
+        if node.op in FUSED_OPS and by_name is None:
+            attributes[_saving.MARK] = tf.compat.v1.AttrValue(b=True)
+        if old is not None and old.outputs:
+            kind = old.outputs[0].dtype.as_datatype_enum
+            attributes[_saving.REPLACED] = tf.compat.v1.AttrValue(s=old.name.encode())
+            attributes[_saving.REPLACED_TYPE] = tf.compat.v1.AttrValue(type=kind)
         op = graph._create_op_internal(
             node.op,
             inputs,
@@ -244,12 +252,9 @@ class Edit:
             attrs=attributes,
             compute_device=False,
         )
-        if node.op in FUSED_OPS and by_name is None:
-            op._set_attr(_saving.MARK, tf.compat.v1.AttrValue(b=True))
         if node.device:
             op._set_device_from_string(node.device)
         op._add_control_inputs(waits)
-        old = self._old(node.name)
         # A gradient that only Reshapes read may come in another shape.
         if old is not None and op.outputs[0].shape.is_compatible_with(old.outputs[0].shape):
             op.outputs[0].set_shape(old.outputs[0].shape)

@@ -182,7 +182,7 @@ def test_saved_model(way: Any, layer: Layer, x: tf.Tensor, tmp_path: Any) -> Non
             [tf.TensorSpec(t.shape, t.dtype) for t in concrete.inputs],
         )
         captured = [t for t, _ in concrete.graph.captures]
-        assert max(_errors(imported(x, *captured), exact)) < 2e-5
+        assert max(_errors(imported(x, *captured), exact)) < 2e-2  # with its Casts, as written
     tf.saved_model.save(module, str(tmp_path))
     loaded = tf.saved_model.load(str(tmp_path))
     assert max(_errors(loaded.call(x), exact)) < 2e-2
@@ -211,8 +211,10 @@ def test_stock_functions_of_every_type(rng: np.random.Generator) -> None:
     )
     assert _types(concrete.graph) == {tf.float32, HALF}
     assert _casts(concrete.graph) == 0
-    graph_def = concrete.graph.as_graph_def()
+    with _saving.raw():
+        graph_def = concrete.graph.as_graph_def()
     for node in graph_def.node:
+        node.attr.pop(_saving.REPLACED, None)  # else what was there is handed on, not computed
         if node.op.startswith("Fused"):
             node.attr[_saving.MARK].b = True
     assert _saving.lower(graph_def) == 4  # those that read what was cast are there, too, unread

@@ -121,6 +121,44 @@ def test_a_norm_with_a_stopped_gradient_beside_one_that_is_fused(rng: np.random.
     assert reasons == ["stops_a_gradient"]
 
 
+@pytest.mark.parametrize("around", ["cond", "while"])
+def test_a_stopped_gradient_behind_a_norm_that_was_fused_before(
+    rng: np.random.Generator, around: str
+) -> None:
+    """A second tape has the body's gradient, and the body with it, made again: of the edited one."""
+    x, w = (tf.constant(rng.normal(1, 1, SHAPE), tf.float32) for _ in range(2))
+
+    def two_norms(x: tf.Tensor) -> tf.Tensor:
+        y = _layer_norm(x)
+        mean, variance = _moments(y)
+        return (y - mean) * _rstd(tf.stop_gradient(variance))
+
+    def net(x: tf.Tensor) -> tf.Tensor:
+        if around == "cond":
+            return tf.cond(tf.reduce_sum(x) > -1e9, lambda: two_norms(x), lambda: x)
+        return tf.while_loop(
+            lambda i, x: i < 1, lambda i, x: (i + 1, two_norms(x)), [0, x], maximum_iterations=1
+        )[1]
+
+    @tf.function(jit_compile=True, autograph=False)
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                loss = tf.reduce_sum(net(x) * w)
+            return tape.gradient(loss, x)
+
+    exact_x, exact_w = (a.numpy().astype(np.float64) for a in (x, w))
+    y = oracle.layer_norm(exact_x, epsilon=EPSILON).y
+    rstd = 1 / np.sqrt(np.var(y, -1, keepdims=True) + EPSILON)
+    dy = (exact_w - exact_w.mean(-1, keepdims=True)) * rstd
+    last = (len(SHAPE) - 1,)
+    close(step(x), oracle.backward(dy, exact_x, None, last, last, EPSILON).dx)
+    assert found() >= 1
+    assert "stops_a_gradient" in {r.reason for r in nv_norms_rewriter.report().refused}
+
+
 def test_what_no_output_needs_is_not_reported(rng: np.random.Generator) -> None:
     x = tf.constant(rng.normal(size=(3, 4, 8)).astype(np.float32))
 
