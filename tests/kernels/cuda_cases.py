@@ -170,11 +170,12 @@ def check(
     assert worst <= 1, f"{name}: {worst:.3g} times the error allowed"
 
 
-def fresh(shape, dtype, mean=0.5, std=2.0, misaligned=False):
-    count = math.prod(shape)
-    storage = torch.empty(count + 1, dtype=dtype, device="cuda")
+def fresh(shape, dtype, mean=0.5, std=2.0, misaligned=0):
+    """misaligned: by so many numbers (True: one)."""
+    count, first = math.prod(shape), int(misaligned)
+    storage = torch.empty(count + first, dtype=dtype, device="cuda")
     storage.normal_(mean, std)
-    return (storage[1:] if misaligned else storage[:count]).view(shape)
+    return storage[first:].view(shape)
 
 
 def poisoned(shape, dtype):

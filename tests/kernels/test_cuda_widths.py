@@ -61,6 +61,37 @@ def test_many_rows_of_few_columns(dtype, other):
         run(((rows // STEP, width), [-1]), dtype, other)
 
 
+# Of vectors of 16 bytes and of 8: the first and the last width of each way to share a row.
+IN_REGISTERS = [
+    32, 36, 48, 60, 64, 68, 72, 96, 100, 104, 124, 128, 132, 136, 192, 196, 200, 252, 256, 260, 264,
+    380, 384, 388, 392, 508, 512, 516, 520, 764, 768, 772, 776, 1020, 1024, 1032, 1280, 1288, 1536,
+    1544, 1792, 1800, 2040,
+]  # fmt: skip
+
+
+@types
+@pytest.mark.parametrize("params", ["float32", "of y"])
+@pytest.mark.parametrize("multiprocessors", ["all", "1"])
+def test_rows_in_registers(dtype, other, params, multiprocessors, monkeypatch):
+    # a GPU of one multiprocessor has the kernels for many rows
+    if multiprocessors != "all":
+        monkeypatch.setenv("NV_NORMS_MULTIPROCESSORS", multiprocessors)
+    for width in IN_REGISTERS[:: 7 if SMALL else 1]:
+        rows = 40001 if width <= 64 else 4099
+        case = ((rows // (STEP if multiprocessors == "all" else 1), width), [-1])
+        run(case, dtype, other, param_type=F32 if params == "float32" else other)
+
+
+@types
+@pytest.mark.parametrize("settings", [
+    {"misaligned": 2}, {"misaligned": 4}, {"mean": 3e4}, {"far": 1000.0}, {"params": False},
+    {"formula": "rms"}, {"formula": "scale_only"}, {"param_type": F16}, {"param_type": BF16},
+], ids=str)  # fmt: skip
+def test_rows_in_registers_in_every_setting(settings, dtype, other):
+    for width in [32, 100, 192, 250, 512, 1000, 1024, 1280, 1800]:
+        run(((131, width), [-1]), dtype, other, **settings)
+
+
 # Rows that are no whole vectors of 16 bytes, and longer than tiles have them: a block, or a cluster
 # of blocks, has a row.
 OF_BLOCKS = [513, 519, 777, 1001, 1002, 1023, 1540, 2049, 3071, 4097, 5003, 8190, 8191]

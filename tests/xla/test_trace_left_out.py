@@ -125,7 +125,7 @@ def test_a_norm_with_a_stopped_gradient_beside_one_that_is_fused(rng: np.random.
 def test_a_stopped_gradient_behind_a_norm_that_was_fused_before(
     rng: np.random.Generator, around: str
 ) -> None:
-    """A second tape has the body's gradient, and the body with it, made again: of the edited one."""
+    """A second tape has the body's gradient made again, and the body: of the edited one."""
     x, w = (tf.constant(rng.normal(1, 1, SHAPE), tf.float32) for _ in range(2))
 
     def two_norms(x: tf.Tensor) -> tf.Tensor:
