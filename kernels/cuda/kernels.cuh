@@ -68,6 +68,10 @@ Status LaunchForwardRowsSplit(const ForwardPlan& plan, const ForwardBuffers& buf
 
 // The gradient's leave so many partial sums of dgamma and dbeta ([partials, cols], where not null)
 // for LaunchFinish.
+int64_t WarpPartials(const BackwardPlan& plan);  // 0: rows that warps do not have
+Status LaunchBackwardRowsWarp(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                              int64_t partials, float* dgamma, float* dbeta, void* stream,
+                              bool* launched);
 bool SuitsTiles(const BackwardPlan& plan);
 int64_t TilePartials(const BackwardPlan& plan);
 Status LaunchBackwardRowsTile(const BackwardPlan& plan, const BackwardBuffers& buffers,

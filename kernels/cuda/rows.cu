@@ -56,15 +56,17 @@ namespace {
 
 // Partial sums of dgamma and dbeta, the most that any rung of the gradient's ladder has.
 struct Partials {
-  int64_t tile = 0;  // 0: that rung does not fit
+  int64_t warp = 0;  // 0: that rung does not fit
+  int64_t tile = 0;
   int64_t ring = 0;
   int64_t any = 0;
   int64_t split = 0;
-  int64_t most() const { return std::max({tile, ring, any, split}); }
+  int64_t most() const { return std::max({warp, tile, ring, any, split}); }
 };
 
 Partials PartialsOf(const BackwardPlan& plan, const RingShape& ring) {
   Partials out;
+  out.warp = WarpPartials(plan);
   if (SuitsTiles(plan)) out.tile = TilePartials(plan);
   if (out.tile == 0 && ring.blocks != 0) out.ring = ring.teams / ring.allies;
   if (BackwardAnyFits(plan) && !FewLongRows(plan.problem.geometry.rows, plan.device)) {
@@ -132,7 +134,15 @@ Status LaunchBackwardRows(const BackwardPlan& plan, const BackwardBuffers& buffe
   void* const terms = partials.split != 0 ? base + places.terms : nullptr;
   bool launched = false;
   int64_t count = 0;  // of partial sums
-  if (partials.tile != 0) {
+  if (partials.warp != 0) {
+    NV_NORMS_RETURN_IF_ERROR(LaunchBackwardRowsWarp(plan, buffers, partials.warp,
+                                                    static_cast<float*>(dgamma),
+                                                    static_cast<float*>(dbeta), stream, &launched));
+    count = partials.warp;
+  }
+  if (launched) {
+    // The gradient of x is on its way.
+  } else if (partials.tile != 0) {
     NV_NORMS_RETURN_IF_ERROR(LaunchBackwardRowsTile(plan, buffers, partials.tile,
                                                     static_cast<float*>(dgamma),
                                                     static_cast<float*>(dbeta), stream, &launched));
