@@ -25,6 +25,11 @@ int VectorOf(const BackwardProblem& problem) {
   return cols % 8 == 0 && cols >= 32 ? 8 : cols % 4 == 0 && cols >= 36 ? 4 : 0;
 }
 
+// gamma, where it is there, and in the end the sums of each warp.
+int64_t SharedOf(const WarpGradient& choice, int64_t cols) {
+  return int64_t{choice.threads / 32} * 2 * cols * 4;
+}
+
 WarpGradient Choose(const BackwardPlan& plan) {
   const BackwardProblem& problem = plan.problem;
   if (problem.in_double() || !problem.geometry.rows.by_column() || problem.dx != problem.x ||
@@ -33,8 +38,10 @@ WarpGradient Choose(const BackwardPlan& plan) {
   }
   const int vector = VectorOf(problem);
   if (vector == 0) return {};
-  return problem.x == DType::kFloat ? ChooseWarpGradient32(problem)
-                                    : ChooseWarpGradient16(problem, vector);
+  const WarpGradient out = problem.x == DType::kFloat ? ChooseWarpGradient32(problem)
+                                                      : ChooseWarpGradient16(problem, vector);
+  const int64_t cols = problem.geometry.rows.cols;
+  return SharedOf(out, cols) <= plan.device.shared_bytes ? out : WarpGradient();
 }
 
 bool Aligned(const BackwardProblem& problem, const BackwardBuffers& buffers) {
@@ -71,7 +78,7 @@ Status LaunchBackwardRowsWarp(const BackwardPlan& plan, const BackwardBuffers& b
   args.dgamma = dgamma;
   args.dbeta = dbeta;
   const char* name = "normalization gradient of rows by warps";
-  const int64_t shared = int64_t{choice.threads / 32} * 2 * layout.cols * 4;
+  const int64_t shared = SharedOf(choice, layout.cols);
   NV_NORMS_RETURN_IF_ERROR(AllowShared(choice.kernel, shared, name));
   return LaunchKernel(name, choice.kernel, static_cast<unsigned>(partials), choice.threads,
                       static_cast<size_t>(shared), 1, stream, args);

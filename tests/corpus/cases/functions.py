@@ -134,9 +134,11 @@ def hand(
 ):
     """variance, root and affine name an entry each of the tables above."""
 
+    positive = tuple(a % len(shape) for a in axes)
+    channels = positive if per_axis is None else per_axis
+
     def make(builder):
-        positive = tuple(a % len(shape) for a in axes)
-        gamma, beta = _parameters(builder, axes, shape, positive if per_axis is None else per_axis)
+        gamma, beta = _parameters(builder, axes, shape, channels)
         take, invert, put = _VARIANCES[variance], _ROOTS[root], _AFFINE[affine]
 
         def normalize(x):
@@ -146,17 +148,17 @@ def hand(
 
         return _wrap(builder, normalize)
 
-    return Line(
-        f"hand.{name}", make, {kind: 1}, (Input(shape),), epsilon=epsilon, axes=axes, **fields
-    )
+    given = (Input(shape, channels=channels),)
+    return Line(f"hand.{name}", make, {kind: 1}, given, epsilon=epsilon, axes=axes, **fields)
 
 
 def hand_rms(name, shape=(3, 5, 8), axes=(-1,), *, root="rsqrt", affine="gamma", square=tf.square,
              epsilon=1e-6, **fields):  # fmt: skip
     """The root of the mean square, with the same tables."""
 
+    positive = tuple(a % len(shape) for a in axes)
+
     def make(builder):
-        positive = tuple(a % len(shape) for a in axes)
         gamma, beta = _parameters(builder, axes, shape, positive)
 
         def normalize(x):
@@ -170,7 +172,7 @@ def hand_rms(name, shape=(3, 5, 8), axes=(-1,), *, root="rsqrt", affine="gamma",
         f"hand_rms.{name}",
         make,
         {"rms_norm": 1},
-        (Input(shape),),
+        (Input(shape, channels=positive),),
         epsilon=epsilon,
         axes=axes,
         **fields,
@@ -190,9 +192,8 @@ def moments(name, shape, axes, per_axis, *, kind, epsilon=1e-3, parameters=True,
 
         return _wrap(builder, normalize)
 
-    return Line(
-        f"moments.{name}", make, {kind: 1}, (Input(shape),), epsilon=epsilon, axes=axes, **fields
-    )
+    given = (Input(shape, channels=per_axis),)
+    return Line(f"moments.{name}", make, {kind: 1}, given, epsilon=epsilon, axes=axes, **fields)
 
 
 # TensorFlow 2.21's remapper makes _MklLayerNorm of these, which has no float64: they fail to run.

@@ -82,7 +82,7 @@ def _convnext(builder):
 
     network = builder.model(
         lambda: keras.applications.ConvNeXtTiny(
-            weights=None, include_top=False, input_shape=(32, 32, 3)
+            weights=None, include_top=False, input_shape=(64, 64, 3)
         )
     )
     return lambda x: network(x, training=False)
@@ -109,14 +109,14 @@ LINES = [
     model(
         "swin",  # patches, 2 in each of 2 + 2 layers, patch merging, last
         lambda hub: hub.models.SwinTransformerBackbone(
-            image_shape=(32, 32, 3),
+            image_shape=(64, 64, 3),
             embed_dim=8,
             depths=(2, 2),
             num_heads=(2, 2),
             window_size=4,
         ),
         {"layer_norm": 11},
-        {"": Input((1, 32, 32, 3))},
+        {"": Input((1, 64, 64, 3))},
     ),
     model(
         "whisper",  # encoder: 2 in its layer and the last; decoder: 3 in its layer and the last
@@ -199,13 +199,12 @@ LINES = [
         "model.convnext",  # stem, 3 + 3 + 9 + 3 blocks, 3 downsamplings, last
         _convnext,
         {"layer_norm": 23},
-        (Input((2, 32, 32, 3)),),
+        # Not 32 x 32: in the last stage images were 1 x 1, and behind a Dense of unknown batch
+        # nobody knows that a gradient of that size is not yet to be broadcast.
+        (Input((2, 64, 64, 3)),),
         slow=True,
         slow_policies=("float32", "mixed_float16"),
         slow_knowledge=(STATIC, BATCH),
         slow_modes=("infer", "train"),
-        # In the last stage images are 1 x 1: dgamma and dbeta are sums over the batch alone, and
-        # behind a Dense of unknown batch nobody knows that there is nothing else to sum over.
-        outputs={"/batch/train": [1] * 4 + [3] * 19},
     ),
 ]

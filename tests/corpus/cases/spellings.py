@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 import tensorflow.experimental.numpy as tnp
 
-from ..line import CHANNELS, STATIC, Input, Line
+from ..line import BATCH, CHANNELS, STATIC, Input, Line
 
 _HALF = (("mixed_float16", STATIC, "infer"), ("mixed_bfloat16", CHANNELS, "infer"))
 _X = (Input((3, 5, 8)),)
@@ -275,7 +275,7 @@ LINES = [
         "hand.transposed",
         _transposed,
         {"layer_norm": 1},
-        (Input((2, 6, 3, 5)),),
+        (Input((2, 6, 3, 5), channels=(1,)),),
         epsilon=1e-6,
     ),
     Line("hand.squeezed", _squeezed_means, {"layer_norm": 1}, (Input((3, 5, 8)),), epsilon=1e-5),
@@ -286,6 +286,7 @@ LINES = [
         (Input((3, 5, 8)),),
         epsilon=1e-6,
         slow_policies=("float32", "float64"),
+        slow_knowledge=(BATCH, CHANNELS),  # with numbers alone it is l2_normalize times one
     ),
     Line("odd.x_times_centered", _x_times_centered, {"layer_norm": 1}, _X, epsilon=1e-5),
     Line("odd.distributed", _distributed, {"layer_norm": 1}, _X, epsilon=1e-5),
