@@ -7,6 +7,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/segments_sums.cuh"
 #include "kernels/cuda/tile.cuh"
+#include "kernels/cuda/warp_sums.cuh"
 
 namespace nv_norms {
 namespace cuda {
@@ -62,18 +63,7 @@ __device__ __forceinline__ void StoreColumnSums(const Arguments& args, float* su
       }
     }
   }
-  __syncthreads();
-  for (int c = threadIdx.x; c < cols; c += kTileThreads) {
-    float dgamma_sum = 0;
-    float dbeta_sum = 0;
-    for (int w = 0; w < kTileWarps; ++w) {
-      dgamma_sum += sums[2 * w * cols + c];
-      dbeta_sum += sums[(2 * w + 1) * cols + c];
-    }
-    const int64_t to = static_cast<int64_t>(blockIdx.x) * cols + c;
-    if (args.dgamma != nullptr) args.dgamma[to] = dgamma_sum;
-    if (args.dbeta != nullptr) args.dbeta[to] = dbeta_sum;
-  }
+  AddWarpSums<kTileThreads>(sums, cols, args.dgamma, args.dbeta);
 }
 
 // kDirect: rows are aligned to vectors of 16 bytes and dx is stored from registers; else it takes

@@ -7,6 +7,7 @@
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/staged.cuh"
 #include "kernels/cuda/terms.cuh"
+#include "kernels/cuda/warp_sums.cuh"
 
 namespace nv_norms {
 namespace cuda {
@@ -234,18 +235,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
       StoreAs(shared + (2 * warp + 1) * cols + column(i), dbeta[i]);
     }
   }
-  __syncthreads();
-  for (int c = static_cast<int>(threadIdx.x); c < cols; c += THREADS) {
-    float dgamma_sum = 0;
-    float dbeta_sum = 0;
-    for (int w = 0; w < kWarps; ++w) {
-      dgamma_sum += shared[2 * w * cols + c];
-      dbeta_sum += shared[(2 * w + 1) * cols + c];
-    }
-    const int64_t to = static_cast<int64_t>(blockIdx.x) * cols + c;
-    if (args.dgamma != nullptr) args.dgamma[to] = dgamma_sum;
-    if (args.dbeta != nullptr) args.dbeta[to] = dbeta_sum;
-  }
+  AddWarpSums<THREADS>(shared, cols, args.dgamma, args.dbeta);
 }
 
 // Rows of up to LANES * ITEMS vectors, and of more than LANES * (ITEMS - 1).
