@@ -16,6 +16,8 @@ _PYTHON_NAMES = {"half": "float16", "float": "float32", "double": "float64"}
 
 # TensorFlow's options that switch Grappler, or plugins in it, off.
 _OPTIONS_OF_OTHERS = {"disable_meta_optimizer": True, "use_plugin_optimizers": False}
+# Smaller graphs stay as they are; TensorFlow's default.
+_MIN_NODES = ("min_graph_nodes", 4)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,7 +234,13 @@ def _switched_off() -> list[str]:
     if not _tensorflow_has_started():  # asking would list the devices
         return []
     options = tf.config.optimizer.get_experimental_options()
-    return [
+    name, usual = _MIN_NODES
+    smallest = options.get(name, usual)
+    few = [
+        f"tf.config.optimizer.set_experimental_options has {name!r}: {smallest}, so TensorFlow "
+        "does not optimize graphs of fewer nodes: in these nothing is fused"
+    ]
+    return (few if smallest > usual else []) + [
         f"tf.config.optimizer.set_experimental_options has {name!r}: {value}, so TensorFlow calls "
         "no plugin's optimizer: while it is set, nothing is fused in the graphs that TensorFlow "
         "optimizes, only in functions when they are traced (for XLA, or for a tape)"

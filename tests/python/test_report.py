@@ -128,6 +128,20 @@ def test_option_of_tensorflow_that_keeps_graphs_from_us_is_noted(name: str, valu
     assert not nv_norms_rewriter.report().notices
 
 
+def test_least_number_of_nodes_to_a_graph_is_noted() -> None:
+    function = tf.function(lambda x: tf.nn.relu(_layer_norm(x, tf.ones(16), tf.zeros(16))))
+    tf.config.optimizer.set_experimental_options({"min_graph_nodes": 1000})
+    try:
+        function(tf.ones((4, 16)))
+        report = nv_norms_rewriter.report()
+    finally:
+        tf.config.optimizer.set_experimental_options({"min_graph_nodes": 4})
+    assert len(report) == 0
+    (notice,) = report.notices
+    assert "'min_graph_nodes': 1000" in notice and "nothing is fused" in notice
+    assert not nv_norms_rewriter.report().notices
+
+
 def test_process_that_never_stops_keeps_the_latest_records(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
