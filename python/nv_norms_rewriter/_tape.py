@@ -92,6 +92,8 @@ def _install_for_functions() -> None:
     def construct(self: Any, *arguments: Any, **keywords: Any) -> Any:
         if _made() is not None:
             _trace.before_gradient(self._func_graph)
+        else:
+            _trace.leave(self._func_graph)
         return make_pair(self, *arguments, **keywords)
 
     called._construct_forward_backward = construct
@@ -101,9 +103,11 @@ def _rewriting_first(make_pair: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(make_pair)
     def forward_and_backward(self: Any, inference_args: Any, input_tangents: Any) -> Any:
         if input_tangents:  # in forward mode
+            _trace.leave(self._func_graph)
             return make_pair(self, inference_args, input_tangents)
         if _trace_where.is_elsewhere(inference_args):
             with _leaving_graphs_alone():
+                _trace.before_gradient(self._func_graph)
                 return make_pair(self, inference_args, input_tangents)
         _trace.before_gradient(self._func_graph)
         with _differentiating():

@@ -74,8 +74,10 @@ def _say_other_parts(which: str, error: Exception) -> None:
 
 
 def _transform(graph: Any) -> None:
-    """What TensorFlow calls with each function graph that it has traced."""
-    _look(graph, _trace_where.where_of)
+    """What TensorFlow calls with each function graph that it has traced; with a loop's or branch's
+    again when it has been differentiated."""
+    if not getattr(graph, _LOOKED_AT, False):
+        _look(graph, _trace_where.where_of)
 
 
 def leave(graph: Any) -> None:
@@ -86,15 +88,16 @@ def leave(graph: Any) -> None:
 def before_gradient(graph: Any) -> None:
     """To be called before TensorFlow makes a function of its own of an ordinary graph's gradient.
 
-    From that one alone no gradient can be recognized; of a fused op it is one op.
+    From that one alone no gradient can be recognized; of a fused op it is one op. After that the
+    graph stays: what has been made of it finds tensors by the graph's outputs, at each call anew.
     """
     memory = _process.state()
-    if getattr(memory["thread"], "elsewhere", False):
-        return
     # Threads may differentiate one function at once: the others wait for the edit's end.
     with memory["differentiated"]:
-        if not getattr(graph, _LOOKED_AT, False):
+        elsewhere = getattr(memory["thread"], "elsewhere", False)
+        if not getattr(graph, _LOOKED_AT, False) and not elsewhere:
             _look(graph, lambda graph: "tape" if _trace_where.may_be_edited(graph) else None)
+        leave(graph)
 
 
 def _look(graph: Any, where_of: Callable[[Any], str | None]) -> None:

@@ -396,3 +396,40 @@ def test_function_that_names_the_device_of_its_ops(rng) -> None:
     assert report.counts == {"layer_norm forward": 1, "layer_norm backward": 1}
     expected = oracle.backward(w, x, None, (2,), (2,), 1e-3).dx
     np.testing.assert_allclose(dx, expected, 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("order", ["inside outside inside", "forward inside outside inside"])
+def test_function_that_is_differentiated_inside_another_and_outside_in_turn(rng, order) -> None:
+    """What was made of a function for one tape still serves when another has come by."""
+    epsilon, shape = 1e-3, (4, 16)
+    x, dy = (rng.normal(1.0, 2.0, shape).astype(np.float32) for _ in range(2))
+    between = oracle.layer_norm(x, epsilon=epsilon).y * 2 + 1
+    behind = oracle.backward(dy, between, None, (1,), (1,), epsilon).dx
+    exact = oracle.backward(2 * behind, x, None, (1,), (1,), epsilon).dx
+
+    def one(x: tf.Tensor) -> tf.Tensor:
+        mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+        return (x - mean) * tf.math.rsqrt(variance + epsilon)
+
+    function = tf.function(lambda x: one(one(x) * 2 + 1), autograph=False)
+
+    def outside(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, x, tf.constant(dy, tf.float32))
+
+    def forward(x: tf.Tensor) -> tf.Tensor:
+        with tf.autodiff.ForwardAccumulator(x, x) as accumulator:
+            y = function(x)
+        assert accumulator.jvp(y) is not None
+        return outside(x)
+
+    given = tf.constant(x, tf.float32)
+    ways = {
+        "inside": lambda: tf.function(outside, autograph=False)(given),
+        "outside": lambda: outside(given),
+        "forward": lambda: forward(given),
+    }
+    for way in order.split():
+        np.testing.assert_allclose(ways[way](), exact, 1e-4, 1e-4 * np.abs(exact).max())
