@@ -43,6 +43,9 @@ def describe(graph: tf.Graph) -> GraphDef:
         graph_def.ClearField("node")
         graph_def.node.extend(nodes)
     for node in graph_def.node:
+        # Where an op shall be, which may be beside one of another graph: the library drops such a
+        # place, and every node would count as changed.
+        node.attr.pop("_class", None)
         if node.op in FUSED_OPS and _saving.MARK not in node.attr:
             node.attr[BY_NAME].b = True
     _tell_integers(graph_def, graph)

@@ -174,6 +174,8 @@ class Edit:
     def _is_changed(self, name: str) -> bool:
         """Whether the node is new, or computed by another op than before."""
         old, new = self._before.get(name), self._after[name]
+        if old is not None and old.op == new.op == "Placeholder":
+            return False  # another one would be no argument
         if old is None or old.op != new.op or old.attr != new.attr:
             return True
         if old.input == new.input or OUTPUT in name:
@@ -256,7 +258,11 @@ class Edit:
             op._set_device_from_string(node.device)
         op._add_control_inputs(waits)
         # A gradient that only Reshapes read may come in another shape.
-        if old is not None and op.outputs[0].shape.is_compatible_with(old.outputs[0].shape):
+        if (
+            old is not None
+            and op.outputs
+            and op.outputs[0].shape.is_compatible_with(old.outputs[0].shape)
+        ):
             op.outputs[0].set_shape(old.outputs[0].shape)
         return op
 

@@ -433,3 +433,41 @@ def test_function_that_is_differentiated_inside_another_and_outside_in_turn(rng,
     }
     for way in order.split():
         np.testing.assert_allclose(ways[way](), exact, 1e-4, 1e-4 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["ordinary", "compiled"])
+@pytest.mark.parametrize("around", ["cond", "while", "recompute"])
+def test_gradient_of_a_body_beside_an_op_of_another_graph(rng, around: str, jit: bool) -> None:
+    """tf.gradients has the ops of a custom gradient beside others, bodies within it likewise."""
+    epsilon, shape = 1e-3, (4, 16)
+    x, dy = (rng.normal(1.0, 2.0, shape).astype(np.float32) for _ in range(2))
+    exact = oracle.backward(dy, x, None, (1,), (1,), epsilon).dx
+
+    def norm(x: tf.Tensor) -> tf.Tensor:
+        mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+        return (x - mean) * tf.math.rsqrt(variance + epsilon)
+
+    def body(x: tf.Tensor) -> tf.Tensor:
+        if around == "while":
+            ends = {"maximum_iterations": 1}
+            return tf.while_loop(lambda i, x: i < 1, lambda i, x: (i + 1, norm(x)), [0, x], **ends)[
+                1
+            ]
+        return tf.cond(tf.reduce_sum(x) > -1e9, lambda: norm(x), lambda: tf.tanh(x))
+
+    @tf.function(jit_compile=jit, autograph=False)
+    def step(x: tf.Tensor) -> tf.Tensor:
+        if around == "recompute":
+            return tf.gradients(tf.recompute_grad(body)(x), [x], [tf.constant(dy)])[0]
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            with tf.compat.v1.colocate_with(tf.identity(x).op):
+                y = body(x)
+        return tape.gradient(y, x, tf.constant(dy))
+
+    nv_norms_rewriter.configure(xla="all")
+    try:
+        dx = step(tf.constant(x))
+    finally:
+        nv_norms_rewriter.configure(xla="auto")
+    np.testing.assert_allclose(dx, exact, 1e-4, 1e-4 * np.abs(exact).max())
