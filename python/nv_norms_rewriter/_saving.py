@@ -181,8 +181,9 @@ def _lower_graph(graph_def: Any) -> int:
 def _hand_on_what_was(graph_def: Any) -> None:
     """Has the other ops of a trace give what those gave that they replaced: who imports the graph
     may feed a tensor between them, as that of a mean."""
-    names = {node.name for node in graph_def.node}
-    for node in graph_def.node:
+    replaced = [node for node in graph_def.node if REPLACED in node.attr]
+    names = {node.name for node in graph_def.node} if replaced else set()
+    for node in replaced:
         was, type_of_it = _replaced(node)
         if was in names:
             waited_for = [name for name in node.input if name.startswith("^")]

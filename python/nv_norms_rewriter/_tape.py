@@ -106,8 +106,8 @@ def _rewriting_first(make_pair: Callable[..., Any]) -> Callable[..., Any]:
             _trace.leave(self._func_graph)
             return make_pair(self, inference_args, input_tangents)
         if _trace_where.is_elsewhere(inference_args):
+            _trace.leave(self._func_graph)
             with _leaving_graphs_alone():
-                _trace.before_gradient(self._func_graph)
                 return make_pair(self, inference_args, input_tangents)
         _trace.before_gradient(self._func_graph)
         with _differentiating():

@@ -240,12 +240,13 @@ class Edit:
         attributes = dict(node.attr)
         by_name = attributes.pop(BY_NAME, None)
         old = self._old(node.name)
+        was = old.outputs[0] if old is not None and old.outputs else None
         # With the op, not after it: another thread may ask for the graph meanwhile.
         if node.op in FUSED_OPS and by_name is None:
             attributes[_saving.MARK] = tf.compat.v1.AttrValue(b=True)
-        if old is not None and old.outputs:
-            kind = old.outputs[0].dtype.as_datatype_enum
-            attributes[_saving.REPLACED] = tf.compat.v1.AttrValue(s=old.name.encode())
+        if was is not None:
+            kind = was.dtype.as_datatype_enum
+            attributes[_saving.REPLACED] = tf.compat.v1.AttrValue(s=was.op.name.encode())
             attributes[_saving.REPLACED_TYPE] = tf.compat.v1.AttrValue(type=kind)
         op = graph._create_op_internal(
             node.op,
@@ -258,12 +259,8 @@ class Edit:
             op._set_device_from_string(node.device)
         op._add_control_inputs(waits)
         # A gradient that only Reshapes read may come in another shape.
-        if (
-            old is not None
-            and op.outputs
-            and op.outputs[0].shape.is_compatible_with(old.outputs[0].shape)
-        ):
-            op.outputs[0].set_shape(old.outputs[0].shape)
+        if was is not None and op.outputs[0].shape.is_compatible_with(was.shape):
+            op.outputs[0].set_shape(was.shape)
         return op
 
     def _old(self, name: str) -> tf.Operation | None:
