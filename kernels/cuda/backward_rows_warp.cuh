@@ -248,9 +248,11 @@ struct WarpGradientStep {
     constexpr int kNumbers = ITEMS * VEC;
     constexpr bool kHalves = sizeof(T) == 2;
     constexpr bool kShared = kNumbers > (kHalves ? 24 : 16);
-    constexpr bool kFour = !kHalves && kNumbers == 16;
-    constexpr int kRows = kShared || kFour ? 1 : 2;
-    constexpr int kThreads = kFour ? 384 : kShared || (!kHalves && kNumbers == 12) ? 256 : 128;
+    constexpr bool kMostOfFloat = !kHalves && kNumbers == 16;  // with gamma in registers
+    constexpr int kRows = kShared || kMostOfFloat ? 1 : 2;
+    constexpr int kThreads = kMostOfFloat                              ? 384
+                             : kShared || (!kHalves && kNumbers == 12) ? 256
+                                                                       : 128;
     constexpr int kResident = kThreads > 128 ? 1 : kNumbers > 16 ? 2 : 3;
     out->kernel = WarpGradientKernel<T, D, VEC, LANES, ITEMS, kRows, kThreads, kResident, kShared>;
     out->threads = kThreads;

@@ -13,7 +13,7 @@ WarpRows Choose(const RowLayout& layout, int vector, const Device& device) {
   if (vector == 8) {
     return ClimbWarpRows<T, T, P, 8, Step<4, 1, 4, 2>, Step<4, 2, 4, 2>, Step<4, 3, 4, 2>,
                          Step<8, 2, 4, 2>, Step<8, 3, 4, 2>, Step<16, 2, 4, 2>, Step<16, 3, 4, 2>,
-                         Step<32, 2, 4, 2>, Step<32, 3, 4, 2>, Step<32, 4, 3, 0>, Step<32, 5, 2, 2>,
+                         Step<32, 2, 3, 2>, Step<32, 3, 4, 2>, Step<32, 4, 3, 0>, Step<32, 5, 2, 2>,
                          Step<32, 6, 2, 2>, Step<32, 7, 2, 2>, Step<32, 8, 2, 2>>(layout, device);
   }
   return ClimbWarpRows<T, T, P, 4, Step<4, 3, 4, 2>, Step<8, 2, 4, 2>, Step<8, 3, 4, 2>,

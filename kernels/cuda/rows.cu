@@ -140,14 +140,13 @@ Status LaunchBackwardRows(const BackwardPlan& plan, const BackwardBuffers& buffe
                                                     static_cast<float*>(dbeta), stream, &launched));
     count = partials.warp;
   }
-  if (launched) {
-    // The gradient of x is on its way.
-  } else if (partials.tile != 0) {
+  if (!launched && partials.tile != 0) {
     NV_NORMS_RETURN_IF_ERROR(LaunchBackwardRowsTile(plan, buffers, partials.tile,
                                                     static_cast<float*>(dgamma),
                                                     static_cast<float*>(dbeta), stream, &launched));
     count = partials.tile;
-  } else if (partials.ring != 0) {
+  }
+  if (!launched && partials.ring != 0) {
     // The sums of a single team are whole.
     const bool whole = partials.ring == 1 && problem.dparam == DType::kFloat &&
                        AlignedTo(buffers.dgamma, 16) && AlignedTo(buffers.dbeta, 16);

@@ -82,6 +82,13 @@ def test_rows_in_registers(dtype, other, params, multiprocessors, monkeypatch):
         run(case, dtype, other, param_type=F32 if params == "float32" else other)
 
 
+@pytest.mark.skipif(SMALL, reason="many rows")
+@types
+def test_rows_of_2048_columns_in_registers(dtype, other):
+    # only of many rows
+    run(((32771, 2048), [-1]), dtype, other)
+
+
 @types
 @pytest.mark.parametrize("settings", [
     {"misaligned": 2}, {"misaligned": 4}, {"mean": 3e4}, {"far": 1000.0}, {"params": False},
