@@ -153,10 +153,14 @@ def _wait() -> None:
 
 
 class _Clock(keras.callbacks.Callback):
-    """The time of the steps after the first, the device's work included."""
+    """The time of the steps after the first, the device's work included.
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        if batch == 0:
+    It has no on_train_batch_end: where a callback has one, Keras waits for each step's loss before
+    it begins the next, and does not otherwise.
+    """
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if batch == 1:
             _wait()
             self._start = time.perf_counter()
 
