@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -112,9 +113,9 @@ def convnext(small: bool) -> Task:
     return _task(model, x, random, batch)
 
 
-def unet3d(small: bool) -> Task:
+def unet3d(small: bool, edge: int = 96) -> Task:
     """A 3-D U-Net with instance norm, 2 volumes of 96^3."""
-    size, width, batch = (16, 4, 2) if small else (96, 32, 2)
+    size, width, batch = (16, 4, 2) if small else (edge, 32, 2)
 
     def block(x: keras.KerasTensor, channels: int) -> keras.KerasTensor:
         for _ in range(2):
@@ -197,6 +198,7 @@ MODELS: dict[str, Callable[[bool], Task]] = {
     "bert": bert,
     "convnext": convnext,
     "unet3d": unet3d,
+    "unet3d_128": functools.partial(unet3d, edge=128),
     "diffusion": diffusion,
     "resnet": resnet,
 }

@@ -77,7 +77,7 @@ part() {
     xla_training)
       small=$quick
       [ "$gpu" ] || small=1
-      for model in bert convnext unet3d; do
+      for model in bert convnext unet3d ${gpu:+unet3d_128}; do
         benchmark xla_training xla_training --models $model ${small:+--small}
       done ;;
     *)

@@ -1,6 +1,6 @@
 """model.fit as it is, which Keras compiles with XLA where there is a GPU: stock against fused.
 
-Usage: python benchmarks/xla_training.py [--models bert convnext unet3d] [--xla auto all]
+Usage: python benchmarks/xla_training.py [--models bert convnext unet3d unet3d_128] [--xla auto all]
        [--first N] [--csv FILE] [--small]
 
 Each model is compiled with compile("adam", "mse") in mixed_float16 and nothing else said, and
@@ -115,7 +115,7 @@ def measure_model(name: str, options: object) -> list[dict[str, object]]:
 
 def main() -> None:
     parser = measure.parser(__doc__)
-    names = ["bert", "convnext", "unet3d"]
+    names = ["bert", "convnext", "unet3d", "unet3d_128"]
     parser.add_argument("--models", nargs="+", default=names, choices=models.MODELS)
     parser.add_argument("--steps", type=int, default=8, help="in a round")
     parser.add_argument("--first", type=int, default=0, help="how many more first steps")
