@@ -171,7 +171,8 @@ void TileMoments(Formula formula, const ColumnTile<T>& tile, ComputedIn<T>* scra
   }
   for (int64_t c = 0; c < tile.width; ++c) {
     const double low = center ? sum[c] * inverse : 0.0;
-    const double left = squares[c] - sum[c] * low;
+    // Not sum * 0 for RMS: the sum may be infinite.
+    const double left = center ? squares[c] - sum[c] * low : squares[c];
     mean[c] = shift[c] + low;
     m2[c] = left < 0 ? 0.0 : left;  // keeps NaN
   }

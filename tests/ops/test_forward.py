@@ -181,6 +181,29 @@ def test_infinity_of_rms_norm_is_nan_alone(ops: Any, rows: int, cols: int) -> No
     assert (np.delete(y[1], 4) == 0).all() and rstd[1] == 0
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize(
+    "shape,axis",
+    [
+        ((5, 3), [0]),
+        ((9, 130), [0]),
+        ((2, 700, 7), [1]),
+        ((3, 4, 5, 6), [1, 3]),
+        ((4, 5, 3), [0, 1]),
+    ],
+)
+def test_infinity_of_rms_norm_over_other_axes_is_nan_alone(
+    ops: Any, shape: tuple[int, ...], axis: list[int], dtype: str
+) -> None:
+    x = random(10, shape, DTYPES[dtype])
+    at = tuple(size // 2 for size in shape)
+    x[at] = -np.inf
+    y, rstd = forward(ops, "RMSNorm", x, device="/device:CPU:0", axis=axis)
+    assert np.isnan(y[at]) and np.isnan(y).sum() == 1
+    of_one = tuple(slice(None) if i in axis else at[i] for i in range(len(shape)))
+    assert (y == 0).sum() == y[of_one].size - 1 and (rstd == 0).sum() == 1
+
+
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0), (2, 0, 3), (2, 3, 0)])
 @pytest.mark.parametrize("axis", [[-1], [1]])
 def test_empty_tensors(ops: Any, device: str, shape: tuple[int, ...], axis: list[int]) -> None:
