@@ -1,5 +1,6 @@
 #include "plugin/rewrite.h"
 
+#include "plugin/graph/validate.h"
 #include "plugin/graph/view.h"
 #include "plugin/remapper.h"
 #include "tensorflow/core/framework/function.h"
@@ -63,6 +64,8 @@ absl::Status RewriteOffline(const std::string& device, const std::vector<std::st
   const absl::Status completed = tensorflow::AddDefaultAttrsToGraphDef(
       &item.graph, *tensorflow::OpRegistry::Global(), 0, /*skip_unknown_ops=*/true);
   if (!completed.ok()) return completed;
+  const absl::Status valid = ValidateForInference(item.graph);
+  if (!valid.ok()) return valid;
   RemapperOptions options;
   options.graph_name = item.id;
   options.check = true;

@@ -44,6 +44,46 @@ def test_unknown_op_is_named() -> None:
         rewrite(graph)
 
 
+def test_missing_attribute_is_named() -> None:
+    graph = _graph()
+    constant = next(each for each in graph.node if each.op == "Const")
+    del constant.attr["value"]
+    with pytest.raises(RuntimeError, match=f"{constant.name} has no attribute value"):
+        rewrite(graph)
+
+
+def test_control_input_before_another_is_named() -> None:
+    graph = _graph()
+    node(graph, "y").input.insert(0, "^x")
+    with pytest.raises(RuntimeError, match="y reads .* after a control input"):
+        rewrite(graph)
+
+
+@pytest.mark.parametrize("around", [1, 3])
+@pytest.mark.parametrize("call", ["by its name", "PartitionedCall"])
+def test_function_that_calls_itself_is_named(call: str, around: int) -> None:
+    graph = _graph()
+    for i in range(around):
+        function = graph.library.function.add()
+        function.signature.name = f"f{i}"
+        function.signature.input_arg.add(name="x", type=tf.float32.as_datatype_enum)
+        function.signature.output_arg.add(name="y", type=tf.float32.as_datatype_enum)
+        each = function.node_def.add(name="call", input=["x"])
+        callee = f"f{(i + 1) % around}"
+        if call == "PartitionedCall":
+            each.op = call
+            each.attr["f"].func.name = callee
+            for types in ("Tin", "Tout"):
+                each.attr[types].list.type.append(tf.float32.as_datatype_enum)
+            function.ret["y"] = "call:output:0"
+        else:
+            each.op = callee
+            function.ret["y"] = "call:y:0"
+    graph.node.add(name="called", op="f0", input=["x"])
+    with pytest.raises(RuntimeError, match="the function f[0-2] calls itself"):
+        rewrite(graph)
+
+
 @pytest.mark.parametrize("op", ["Mean", "Mul", "Sub", "AddV2"])
 def test_op_without_its_inputs(op: str) -> None:
     graph = _graph()
