@@ -54,7 +54,7 @@ bool OutputCheck::Fits(const Output& output, ForwardMatch* match, Reason* reason
     const bool over_axes = problem->kind == Kind::kLayerNorm || problem->kind == Kind::kRmsNorm;
     const auto axes = over_axes ? AxesForAnyRank(near_, output, *problem) : std::nullopt;
     if (!axes) {
-      *reason = Reason::kNotExpressible;
+      *reason = Reason::kUnknownRank;
       return false;
     }
     problem->axes = *axes;

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 FLOATS = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
+_MOST_AXES = 254  # that a tensor can have
 _LEAST, _MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 # NVIDIA/atex's nv_norms reads no more from a format than where the channels are.
@@ -104,7 +105,7 @@ def epsilon_attributes(epsilon: Any) -> dict[str, float]:
     """
     try:
         value = math.nan if isinstance(epsilon, (str, bytes)) else float(epsilon)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, AttributeError):
         value = math.nan
     if tf.is_tensor(epsilon) or not 0 <= value < math.inf:
         raise ValueError(f"epsilon: expected a finite Python number >= 0, got {epsilon!r}")
@@ -121,10 +122,15 @@ def as_axes(axis: Any, x: tf.Tensor) -> list[int]:
     """Distinct axes of x, ascending from 0 where x's rank is known."""
     try:
         axes = [operator.index(a) for a in (axis if _is_sequence(axis) else [axis])]
-    except TypeError:
+    except (
+        TypeError,
+        AttributeError,
+    ):  # a tensor of floats has an __index__ that raises the latter
         raise TypeError(f"axis: expected an integer or several, got {axis!r}") from None
     if not axes:
         raise ValueError("axis: expected at least one axis, got none")
+    if not all(-_MOST_AXES <= a < _MOST_AXES for a in axes):
+        raise ValueError(f"axis: expected integers of at most {_MOST_AXES - 1}, got {axis!r}")
     return axes if x.shape.rank is None else resolve_axes(axes, x.shape)
 
 
@@ -233,7 +239,7 @@ def check_groups(groups: Any, x: tf.Tensor, data_format: str) -> int:
     except TypeError:
         raise TypeError(f"groups: expected an integer, got {groups!r}") from None
     channels = x.shape[channel_axis(data_format)] if x.shape.rank is not None else None
-    if number < 1 and number != -1:
+    if not (1 <= number < 2**63 or number == -1):
         raise ValueError(f"groups: expected a positive integer, or -1 for all, got {number}")
     if number > 0 and channels is not None and channels % number:
         raise ValueError(

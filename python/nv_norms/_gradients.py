@@ -6,6 +6,7 @@ dx = inv_std * (w - mean(w) - xhat * mean(w * xhat)), dscale = sum(dy * xhat), d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -51,10 +52,15 @@ def fused_layer_norm_grad_op(
     axes = check.as_axes(axis, x)
     check.check_layer_parameter(scales, "scale", x, axes)
     shape = tf.gather(tf.shape(x), [i for i in range(_rank(x)) if i not in axes])
-    statistics = {
-        "mean": tf.reshape(check.as_input(reserve_space_1, "reserve_space_1"), shape),
-        "rstd": tf.reshape(check.as_input(reserve_space_2, "reserve_space_2"), shape),
-    }
+    given = _statistics(x, reserve_space_1, reserve_space_2)
+    sizes = [size for i, size in enumerate(x.shape) if i not in axes]
+    for index, value in enumerate(given.values()):
+        if None not in sizes and value.shape.num_elements() not in (None, math.prod(sizes)):
+            raise ValueError(
+                f"reserve_space_{index + 1}: expected {math.prod(sizes)} elements for axis {axes} "
+                f"of x of shape {x.shape}, got shape {value.shape}"
+            )
+    statistics = {name: tf.reshape(value, shape) for name, value in given.items()}
     return _gradients(ops.fused_layer_norm_grad, y_backprop, x, scales, statistics, axis=axes)
 
 
@@ -82,7 +88,7 @@ def fused_instance_norm_grad_op(
     x = check.with_checked_rank(check.as_input(x), 3, check_format(data_format))
     scales = check.as_parameter(scale, "scale", x)
     check.check_channel_parameter(scales, "scale", x, data_format)
-    statistics = {"mean": reserve_space_1, "rstd": reserve_space_2}
+    statistics = _statistics(x, reserve_space_1, reserve_space_2)
     return _gradients(
         ops.fused_instance_norm_grad,
         y_backprop,
@@ -100,11 +106,26 @@ def _rank(x: tf.Tensor) -> int:
     return x.shape.rank
 
 
+def _statistics(x: tf.Tensor, mean: Any, rstd: Any) -> dict[str, tf.Tensor]:
+    out = {}
+    for name, key, value in [("reserve_space_1", "mean", mean), ("reserve_space_2", "rstd", rstd)]:
+        out[key] = check.as_input(value, name)
+        wanted = check.statistics_type(x)
+        if out[key].dtype != wanted:
+            raise TypeError(
+                f"{name}: expected {wanted.name} for x in {x.dtype.name}, got {out[key].dtype.name}"
+            )
+    return out
+
+
 def _gradients(
     op: Any, dy: Any, x: tf.Tensor, scales: list[tf.Tensor], statistics: Any, **attributes: Any
 ) -> Gradients:
+    dy = check.as_input(dy, "y_backprop")
+    if not dy.shape.is_compatible_with(x.shape):
+        raise ValueError(f"y_backprop: expected x's shape, {x.shape}, got {dy.shape}")
     dx, dscale, doffset = op(
-        dy=check.as_input(dy, "y_backprop"),
+        dy=dy,
         x=x,
         scale=scales,
         num_dx=1,
@@ -112,7 +133,7 @@ def _gradients(
         num_doffset=1,
         dx_type=x.dtype,
         param_type=scales[0].dtype if scales else tf.float32,
-        **{key: check.as_input(value, key) for key, value in statistics.items()},
+        **statistics,
         **attributes,
     )
     return Gradients(dx[0], dscale[0], doffset[0])

@@ -23,17 +23,34 @@ if keras.backend.backend() != "tensorflow":
 _serializable = keras.saving.register_keras_serializable(package="nv_norms")
 
 
-class _DenseInputs:
-    """Says what is wrong with ragged and sparse inputs before build() fails on their shape."""
+class _Checked:
+    """Says what is wrong with inputs and axes before build() fails on them."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         for value in (*args, *kwargs.values()):
             check.check_not_composite(value, "inputs")
+        if args and args[0] is None:
+            raise TypeError("inputs: expected a dense tensor, got None")
         return super().__call__(*args, **kwargs)
+
+    def build(self, input_shape: Any) -> None:
+        axes = self.axis if isinstance(self.axis, (list, tuple)) else [self.axis]
+        check.resolve_axes(list(axes), input_shape)
+        super().build(input_shape)
+
+    def _as_input(self, inputs: Any) -> tf.Tensor:
+        """`inputs` as the ops take it: integers and booleans in the type of statistics.
+
+        Keras computes so, too, but casts the result to their type, which cuts off its fractions.
+        """
+        x = check.as_dense(inputs, "inputs")
+        if x.dtype not in check.FLOATS and check.is_real(x.dtype):
+            x = tf.cast(x, tf.float64 if self.compute_dtype == "float64" else tf.float32)
+        return check.as_input(x, "inputs")
 
 
 @_serializable
-class LayerNormalization(_DenseInputs, keras.layers.LayerNormalization):
+class LayerNormalization(_Checked, keras.layers.LayerNormalization):
     """keras.layers.LayerNormalization in one op, forward and backward.
 
     Takes the same arguments: axis (-1), epsilon (1e-3), center and scale (True), the initializers,
@@ -44,12 +61,15 @@ class LayerNormalization(_DenseInputs, keras.layers.LayerNormalization):
     """
 
     def build(self, input_shape: Any) -> None:
-        if isinstance(self.axis, list) and min(self.axis, default=0) < 0 <= max(self.axis):
-            self.axis = check.resolve_axes(self.axis, input_shape)
+        axis = self.axis
+        if not isinstance(axis, list):
+            return super().build(input_shape)
+        self.axis = check.resolve_axes(axis, input_shape)
         super().build(input_shape)
+        self.axis = sorted(axis)  # as Keras leaves them to get_config()
 
     def call(self, inputs: Any) -> tf.Tensor:
-        x = _as_input(inputs)
+        x = self._as_input(inputs)
         y, _, _ = layer_norm_op(
             x,
             check.as_parameter(self.gamma, "gamma", x),
@@ -63,18 +83,19 @@ class LayerNormalization(_DenseInputs, keras.layers.LayerNormalization):
 
 
 @_serializable
-class GroupNormalization(_DenseInputs, keras.layers.GroupNormalization):
+class GroupNormalization(_Checked, keras.layers.GroupNormalization):
     """keras.layers.GroupNormalization in one op, forward and backward.
 
     Takes the same arguments: groups (32; -1 for one per channel), axis (-1), epsilon (1e-3), center
     and scale (True), the initializers, regularizers and constraints of gamma and beta. With the
-    channels neither last nor second it computes as Keras does.
+    channels neither last nor second, or no batch, it computes as Keras does.
     """
 
     def call(self, inputs: Any) -> tf.Tensor:
-        x = _as_input(inputs)
-        axis = self.axis % x.shape.rank  # input_spec holds the rank
-        if axis not in (1, x.shape.rank - 1):
+        x = self._as_input(inputs)
+        rank = x.shape.rank  # input_spec holds it
+        axis = self.axis % rank
+        if rank < 2 or axis not in (1, rank - 1):
             return super().call(inputs)
         y, _, _ = group_norm_op(
             x,
@@ -108,7 +129,7 @@ class InstanceNormalization(GroupNormalization):
 
 
 @_serializable
-class RMSNormalization(_DenseInputs, keras.layers.RMSNormalization):
+class RMSNormalization(_Checked, keras.layers.RMSNormalization):
     """keras.layers.RMSNormalization in one op, forward and backward.
 
     Takes the same arguments: axis (-1), epsilon (1e-6). As in Keras, scale is multiplied along the
@@ -116,24 +137,14 @@ class RMSNormalization(_DenseInputs, keras.layers.RMSNormalization):
     """
 
     def call(self, x: Any) -> tf.Tensor:
-        x = _as_input(x)
+        given = check.as_dense(x, "inputs")
+        y_type = given.dtype if given.dtype in check.FLOATS else tf.as_dtype(self.compute_dtype)
+        x = self._as_input(given)
         axes = check.as_axes(self.axis, x)
         rank = x.shape.rank
         trailing = rank is None or axes == list(range(rank - len(axes), rank))
         scale = check.as_parameter(self.scale, "scale", x)
         if trailing:
-            return rms_norm_op(x, scale, [], axes, self.epsilon).y
+            return rms_norm_op(x, scale, [], axes, self.epsilon, out_type=y_type).y
         y = rms_norm_op(x, [], [], axes, self.epsilon, out_type=check.statistics_type(x)).y
-        return tf.cast(y * tf.cast(scale[0], y.dtype), x.dtype)
-
-
-def _as_input(inputs: Any) -> tf.Tensor:
-    """`inputs` as the ops take it: integers and booleans in float32.
-
-    Keras computes in float32 then, too, but casts the result to their type, which cuts off its
-    fractions.
-    """
-    x = check.as_dense(inputs, "inputs")
-    if x.dtype not in check.FLOATS and check.is_real(x.dtype):
-        x = tf.cast(x, tf.float32)
-    return check.as_input(x, "inputs")
+        return tf.cast(y * tf.cast(scale[0], y.dtype), y_type)

@@ -32,7 +32,7 @@ def configure(*, xla: str | None = None, saved_models: str | None = None) -> Non
     """
     wanted = {"xla": xla, "saved_models": saved_models}
     for name, value in wanted.items():
-        if value is not None and value not in _CHOICES[name]:
+        if value is not None and not (isinstance(value, str) and value in _CHOICES[name]):
             raise ValueError(
                 f"{name}: expected {' or '.join(map(repr, _CHOICES[name]))}, got {value!r}"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -59,8 +60,7 @@ def _device_name(device: str | None) -> str:
     if not isinstance(device, str):
         raise TypeError(f"device: expected None or a string, got {type(device).__name__}")
     name = f"/device:{device.upper()}:0" if device.isalpha() else device
-    device_type = name.rpartition("device:")[2].partition(":")[0]
-    if "device:" not in name or device_type not in ("CPU", "GPU"):
+    if not re.fullmatch(r"(/\w+:[^/:]+)*/?device:(CPU|GPU):(\d+|\*)", name):
         raise ValueError(
             f'device: expected "CPU", "GPU" or a name like "/device:GPU:0", got {device!r}'
         )
@@ -81,7 +81,9 @@ def _fetched_nodes(graph_def: tf.compat.v1.GraphDef, fetches: Iterable[str] | No
     for fetch in fetches:
         if not isinstance(fetch, str):
             raise TypeError(f"fetches: expected names, got {type(fetch).__name__} ({fetch!r})")
-        name = fetch.removeprefix("^").partition(":")[0]
+        name, colon, port = fetch.removeprefix("^").partition(":")
+        if colon and not port.isdecimal():
+            raise ValueError(f'fetches: expected names like "y" or "y:0", got {fetch!r}')
         if name not in names:
             names.append(name)
     present = {node.name for node in graph_def.node}

@@ -177,7 +177,7 @@ class _Channels:
         shape = tf.shape(x)
         batch, channels = shape[0], shape[-1 if last else 1]
         self._groups = channels if groups < 0 else groups
-        split = [self._groups, channels // self._groups]
+        split = [self._groups, 1 if groups < 0 else channels // groups]
         positions = tf.reduce_prod(shape[1:-1] if last else shape[2:])
         self._channels = channels
         self._param = [1, 1, *split] if last else [1, *split, 1]

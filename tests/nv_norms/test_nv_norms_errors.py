@@ -17,6 +17,8 @@ import nv_norms
 X = tf.zeros((2, 3, 4, 6))
 RAGGED = tf.ragged.constant([[1.0, 2.0], [3.0]])
 C = np.ones(6, np.float32)
+INTS, HALVES = tf.zeros((2, 6), tf.int32), tf.zeros(24, tf.float16)
+EPSILON = tf.Variable(1e-3)
 layer, rms = nv_norms.fused_layer_norm, nv_norms.fused_rms_norm
 instance, group = nv_norms.fused_instance_norm, nv_norms.fused_group_norm
 FORMATS = "'N...C', 'NHWC', 'NDHWC', 'NC...', 'NCHW', 'NCDHW'"
@@ -169,6 +171,38 @@ BAD: dict[str, tuple[Callable[[tf.Tensor], Any], type[Exception], str]] = {
         lambda x: nv_norms.fused_layer_norm_grad_op(x, x, C, x[..., 0], x[..., 0], axis=[2]),
         ValueError,
         "scale: expected shape (4,)",
+    ),
+    "axis that is a float tensor": (
+        lambda x: layer(x, axis=tf.constant(1.0)),
+        TypeError,
+        "axis: expected an integer or several",
+    ),
+    "huge axis": (lambda x: rms(x, axis=2**70), ValueError, "axis: expected integers of at most"),
+    "huge groups": (lambda x: group(x, groups=2**70), ValueError, "groups: expected a positive"),
+    "variable epsilon": (
+        lambda x: layer(x, epsilon=EPSILON),
+        ValueError,
+        "epsilon: expected a finite Python number >= 0, got <tf.Variable",
+    ),
+    "integer mean of a gradient": (
+        lambda x: nv_norms.fused_instance_norm_grad_op(x, x, C, INTS, INTS),
+        TypeError,
+        "reserve_space_1: expected float16, bfloat16, float32 or float64, got int32",
+    ),
+    "mean in another type": (
+        lambda x: nv_norms.fused_layer_norm_grad_op(x, x, C, HALVES, HALVES),
+        TypeError,
+        "reserve_space_1: expected float32 for x in float32, got float16",
+    ),
+    "mean of another size": (
+        lambda x: nv_norms.fused_layer_norm_grad_op(x, x, C, tf.zeros(23), tf.zeros(24)),
+        ValueError,
+        "reserve_space_1: expected 24 elements for axis [3] of x of shape (2, 3, 4, 6), got shape",
+    ),
+    "gradient of y in another shape": (
+        lambda x: nv_norms.fused_layer_norm_grad_op(x[:1], x, C, tf.zeros(24), tf.zeros(24)),
+        ValueError,
+        "y_backprop: expected x's shape, (2, 3, 4, 6), got (1, 3, 4, 6)",
     ),
 }
 

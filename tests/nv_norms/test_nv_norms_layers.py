@@ -269,10 +269,37 @@ def test_integers_become_float32(dtype: str) -> None:
     np.testing.assert_array_equal(stock, expected.astype(dtype))  # Keras cuts off the fractions
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "kind", [nv_norms.LayerNormalization, nv_norms.InstanceNormalization, nv_norms.RMSNormalization]
+)
+def test_integers_become_what_a_symbolic_call_says(kind: type, policy: str) -> None:
+    x = np.arange(24).reshape(2, 3, 4)
+    layer = kind(dtype=policy)
+    y = layer(tf.constant(x, tf.int32))
+    assert y.dtype.name == layer.compute_output_spec(keras.KerasTensor((2, 3, 4), "int32")).dtype
+    if policy == "float64" and kind is nv_norms.RMSNormalization:
+        np.testing.assert_allclose(y, oracle.rms_norm(x.astype(np.float64)).y, 1e-14)
+
+
+def test_built_layer_has_the_axes_that_it_was_given() -> None:
+    ours, stock = (
+        kind(axis=[1, -1])
+        for kind in (nv_norms.LayerNormalization, keras.layers.LayerNormalization)
+    )
+    for layer in (ours, stock):
+        layer.build((2, 3, 4, 5))
+    assert ours.get_config()["axis"] == stock.get_config()["axis"] == [-1, 1]
+    again = nv_norms.LayerNormalization.from_config(ours.get_config())
+    assert again(np.ones((2, 3, 4), np.float32)).shape == (2, 3, 4)
+
+
 @pytest.mark.parametrize(
     "kind", [nv_norms.LayerNormalization, nv_norms.InstanceNormalization, nv_norms.RMSNormalization]
 )
 def test_inputs_that_no_layer_normalizes(kind: type) -> None:
+    with pytest.raises(TypeError, match="inputs: expected a dense tensor, got None"):
+        kind()(None)
     ragged = tf.ragged.constant([[1.0, 2.0], [3.0]])
     sparse = tf.sparse.from_dense(np.eye(3, dtype=np.float32))
     for given, shape in ((ragged, r"\(2, None\)"), (sparse, r"\(3, 3\)")):
@@ -301,7 +328,9 @@ def test_symbolic_shapes_and_masks() -> None:
     ("make", "shape", "sentence"),
     [
         (lambda: nv_norms.LayerNormalization(axis={}), (2, 3), "Expected an int or a list"),
-        (lambda: nv_norms.LayerNormalization(axis=5), (2, 3), "range|out of bounds"),
+        (lambda: nv_norms.LayerNormalization(axis=5), (2, 3), r"integers from -2 to 1 .* \[5\]"),
+        (lambda: nv_norms.RMSNormalization(axis=-3), (2, 3), r"integers from -2 to 1 .* \[-3\]"),
+        (lambda: nv_norms.InstanceNormalization(axis=3), (2, 4, 3), r"integers from -3 to 2"),
         (lambda: nv_norms.LayerNormalization(axis=[1, -1]), (2, 3), "expected distinct integers"),
         (lambda: nv_norms.LayerNormalization(axis=[1, 1]), (2, 3), "expected distinct integers"),
         (lambda: nv_norms.GroupNormalization(groups=6), (2, 3), "cannot be more than"),

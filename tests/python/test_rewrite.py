@@ -112,7 +112,9 @@ def test_wrong_arguments_are_named() -> None:
         rewrite(graph, fetches=["out", "nope:0"])
     with pytest.raises(TypeError, match="device: expected None or a string, got int"):
         rewrite(graph, device=0)
-    for device in ("TPU", "", "GPU:0", "/job:worker"):
+    with pytest.raises(ValueError, match="""names like "y" or "y:0", got 'out:x'"""):
+        rewrite(graph, fetches=["out:x"])
+    for device in ("TPU", "", "GPU:0", "/job:worker", "xdevice:CPU:0", "/device:CPU:x"):
         with pytest.raises(ValueError, match='device: expected "CPU", "GPU"'):
             rewrite(graph, device=device)
 

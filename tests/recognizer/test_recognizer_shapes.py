@@ -163,6 +163,19 @@ def test_unknown_rank_over_axis_1_with_a_gamma_of_the_last(rng) -> None:
     _rewritten_either_way(trace(make), x, oracle.layer_norm(x, axis=1, epsilon=1e-3).y * gamma)
 
 
+def test_unknown_rank_over_axis_1_is_said() -> None:
+    from nv_norms_rewriter import rewrite
+
+    def make() -> None:
+        x = placeholder("x", None)
+        mean, variance = tf.nn.moments(x, [1], keepdims=True)
+        gamma = placeholder("gamma", (8,))
+        tf.identity(tf.nn.batch_normalization(x, mean, variance, None, gamma, 1e-3), name="y")
+
+    (record,) = rewrite(trace(make), fetches=["y"])[1]
+    assert (record.fused, record.reason) == (False, "unknown_rank")
+
+
 @pytest.mark.parametrize("size", [8, 1])
 def test_gamma_whose_size_is_unknown(rng, size: int) -> None:
     def make() -> None:

@@ -103,3 +103,25 @@ def test_jacobian(rng: np.random.Generator, norm: Callable) -> None:
         np.testing.assert_allclose(a, b, 1e-4, 1e-5 * np.abs(b).max())
     xhat = _exact(norm, x.numpy(), np.ones(8), np.zeros(8))
     np.testing.assert_allclose(np.einsum("...cc->...c", vectorized[1]), xhat, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        nv_norms.fused_instance_norm,
+        lambda x: nv_norms.fused_group_norm(x, groups=-1),
+        lambda x: nv_norms.fused_group_norm(x, groups=4),
+        nv_norms.fused_layer_norm,
+    ],
+    ids=["instance", "one to a group", "4 groups", "layer"],
+)
+def test_vectorized_gradient_of_nothing(norm: Callable) -> None:
+    """Without channels there are no groups of them to divide by."""
+
+    def gradient(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = norm(x)[0]
+        return tape.gradient(y, x)
+
+    assert tf.vectorized_map(gradient, tf.zeros((N, 3, 4, 5, 0))).shape == (N, 3, 4, 5, 0)

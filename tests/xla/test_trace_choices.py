@@ -252,6 +252,8 @@ print(json.dumps([first, trace()]))
 
 
 def test_wrong_options_are_refused() -> None:
+    with pytest.raises(ValueError, match="xla: expected 'auto' or 'all' or 'none', got <tf.Tensor"):
+        nv_norms_rewriter.configure(xla=tf.constant("all"))
     with pytest.raises(ValueError, match="xla: expected 'auto' or 'all' or 'none', got 'some'"):
         nv_norms_rewriter.configure(xla="some")
     with pytest.raises(ValueError, match="saved_models: expected 'stock' or 'fused', got 1"):
