@@ -122,10 +122,7 @@ def as_axes(axis: Any, x: tf.Tensor) -> list[int]:
     """Distinct axes of x, ascending from 0 where x's rank is known."""
     try:
         axes = [operator.index(a) for a in (axis if _is_sequence(axis) else [axis])]
-    except (
-        TypeError,
-        AttributeError,
-    ):  # a tensor of floats has an __index__ that raises the latter
+    except (TypeError, AttributeError):  # AttributeError: by a tensor of floats
         raise TypeError(f"axis: expected an integer or several, got {axis!r}") from None
     if not axes:
         raise ValueError("axis: expected at least one axis, got none")
