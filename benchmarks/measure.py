@@ -18,6 +18,7 @@ import functools
 import os
 import pathlib
 import platform
+import random
 import statistics
 import subprocess
 import time
@@ -117,12 +118,16 @@ def _nothing_optimized() -> Iterator[None]:
 
 
 def turns(ways: dict[str, Callable[[], float]], rounds: int | None) -> dict[str, list[float]]:
-    """What each way measured in each round, in turns and alone."""
+    """What each way measured in each round, in turns and alone.
+
+    Another order in each round: what comes before a way can make it slower.
+    """
     taken: dict[str, list[float]] = {name: [] for name in ways}
+    order = random.Random(7)
     with alone(), _nothing_optimized():
         for _ in range(rounds or (7 if has_gpu() else 5)):
-            for name, way in ways.items():
-                taken[name].append(way())
+            for name in order.sample(list(ways), len(ways)):
+                taken[name].append(ways[name]())
     return taken
 
 
