@@ -51,15 +51,16 @@ def fused_layer_norm_grad_op(
     scales = check.as_parameter(scale, "scale", x)
     axes = check.as_axes(axis, x)
     check.check_layer_parameter(scales, "scale", x, axes)
-    shape = tf.gather(tf.shape(x), [i for i in range(_rank(x)) if i not in axes])
+    kept = [i for i in range(_rank(x)) if i not in axes]
     given = _statistics(x, reserve_space_1, reserve_space_2)
-    sizes = [size for i, size in enumerate(x.shape) if i not in axes]
+    sizes = [x.shape[i] for i in kept]
     for index, value in enumerate(given.values()):
         if None not in sizes and value.shape.num_elements() not in (None, math.prod(sizes)):
             raise ValueError(
                 f"reserve_space_{index + 1}: expected {math.prod(sizes)} elements for axis {axes} "
                 f"of x of shape {x.shape}, got shape {value.shape}"
             )
+    shape = tf.gather(tf.shape(x), kept)
     statistics = {name: tf.reshape(value, shape) for name, value in given.items()}
     return _gradients(ops.fused_layer_norm_grad, y_backprop, x, scales, statistics, axis=axes)
 
