@@ -8,6 +8,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/grappler/grappler_item.h"
 #include "tensorflow/core/grappler/utils/functions.h"
+#include "tensorflow/core/grappler/utils/transitive_fanin.h"
 
 namespace nv_norms {
 namespace {
@@ -94,9 +95,21 @@ absl::Status RewriteOffline(const std::string& device, const std::vector<std::st
       node.set_device(device);
     }
   }
+  // What no fetch needs will not run, so that nothing follows from what it asks of its inputs: an
+  // AddN of a batch and of one row, say, does not make the batch one row. Its own shapes are
+  // unknown then.
+  GrapplerItem needed;
+  if (!fetches.empty()) {
+    const absl::Status found =
+        tensorflow::grappler::SetTransitiveFaninGraph(item.graph, &needed.graph, fetches);
+    if (!found.ok()) return found;
+    *needed.graph.mutable_library() = item.graph.library();
+    *needed.graph.mutable_versions() = item.graph.versions();
+  }
   // In the arena of `graph`, if it has one, so that moving is all that the end takes.
   auto& rewritten = *google::protobuf::Arena::Create<tensorflow::GraphDef>(graph->GetArena());
-  const auto changed = RemapItem(&item, options, &rewritten, records);
+  const auto changed =
+      Remap(item.graph, Opaque(fetches.empty() ? &item : &needed), options, &rewritten, records);
   if (!changed.ok()) return changed.status();
   if (*changed) {
     // What had no device, or was not there, has none now.

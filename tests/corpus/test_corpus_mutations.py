@@ -102,12 +102,16 @@ def test_many_changed_graphs_with_activations_keep_their_values() -> None:
 
 
 @pytest.mark.parametrize(
-    "seed",
+    ("seed", "activated"),
     [
-        pytest.param(13522, id="y depends on what is dy elsewhere"),  # recursion without an end
-        pytest.param(27943, id="second gradient by y itself"),  # read a node that was removed
+        # recursion without an end
+        pytest.param(13522, False, id="y depends on what is dy elsewhere"),
+        # read a node that was removed
+        pytest.param(27943, False, id="second gradient by y itself"),
+        # a batch of any size was taken for one of 1
+        pytest.param(9349, True, id="what nobody fetches wants other sizes"),
     ],
 )
-def test_changed_graph_that_went_wrong_once(seed: int) -> None:
-    word, about = outcome(seed)
+def test_changed_graph_that_went_wrong_once(seed: int, activated: bool) -> None:
+    word, about = outcome(seed, activated)
     assert word == "fused", about

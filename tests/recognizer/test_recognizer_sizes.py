@@ -207,3 +207,15 @@ def test_axes_that_are_part_of_a_vector(
     exact = oracle.normalize(x, taken, 1e-3, subtract_mean=True).y
     over_the_batch = 0 in taken and len(taken) < 3
     check(trace(make), {"x": x}, exact, 0 if over_the_batch else 1)
+
+
+def test_what_nobody_fetches_says_nothing_of_sizes(rng) -> None:
+    def make() -> None:
+        x = placeholder("x", (4, None))
+        tf.identity(layer_norm(x, (0, 1)), name="y")
+        # Summed with a column, x would have one column, and its rows' axis alone would matter.
+        tf.raw_ops.AddN(inputs=[x, placeholder("column", (4, 1))], name="unread")
+
+    x = _rows(rng, 4, 8)
+    exact = oracle.normalize(x, (0, 1), 1e-3, subtract_mean=True).y
+    check(trace(make), {"x": x}, exact, 1)
