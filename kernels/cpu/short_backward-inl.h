@@ -22,21 +22,26 @@ struct ShortTerms {
   Vec<A> xhat_offset;
 };
 
-// As kGatheredForward: 680 and 675 at 12 columns, 650 and 605 at 15, 700 and 520 at 16, 735 and 515
-// at 48.
-constexpr int64_t kGatheredBackward = 10;
+// As kByColumnForward: 429 and 444 at 9 columns, 413 and 408 at 10; 742 and 792 at 6, 739 and 730
+// at 7; 799 and 956 at 4, 847 and 818 at 5; 2424 and 2823 at 11, 2435 and 2150 at 13.
+template <typename A>
+constexpr int64_t kByColumnBackward = NV_NORMS_VECTOR_BYTES == 64   ? (kLanes<A> == 16 ? 9 : 6)
+                                      : NV_NORMS_VECTOR_BYTES == 32 ? 4
+                                                                    : 11;
 
 // With e = x - mean, w = dy * gamma: the sums of e, of w and of w * e of each row of a block.
 template <typename A>
 NV_NORMS_INLINE void SumGradients(const A* x, const A* dy, const A* gamma, int64_t cols,
                                   Vec<A> mean, Vec<A>* sums) {
   constexpr int64_t lanes = kLanes<A>;
-  if (cols <= kGatheredBackward) {
+  if (cols <= kByColumnBackward<A>) {
     GradientVectors<A> v;
     v.Clear();
+    const Index<A> starts = RowStarts<A>(cols);
     ForColumns(cols, [&](int u, int64_t c) __attribute__((always_inline)) {
-      const Vec<A> e = Strided(x + c, cols) - mean;
-      v.Add(u, e, Strided(dy + c, cols) * gamma[c]);
+      Vec<A> numbers[2];  // of x and of dy
+      LoadColumn({x, dy}, cols, starts, c, numbers);
+      v.Add(u, numbers[0] - mean, numbers[1] * gamma[c]);
     });
     sums[0] = Sum(v.e);
     sums[1] = Sum(v.w);
@@ -121,13 +126,14 @@ struct ShortParamSums {
 constexpr int kShortTogether = 4;
 
 // Where prefetches delay what comes from the L2 cache (PrefetchesAtStores) those of four blocks are
-// too many at once, unless columns are gathered or numbers converted. AMD EPYC (family 26), 400 MB
+// too many at once, unless sums are by columns or numbers converted. AMD EPYC (family 26), 400 MB
 // of float32, one thread, picoseconds an element, four blocks and one: 915 and 1003 at 3 columns,
 // 651 and 714 at 10, 526 and 493 at 11, 478 and 343 at 16, 565 and 316 at 32; at 63 555, 432 and,
 // further ahead, 355.
 template <typename T>
 bool ByOneBlock(int64_t cols) {
-  return PrefetchesAtStores() && cols > kGatheredBackward && sizeof(T) >= sizeof(float);
+  return PrefetchesAtStores() && cols > kByColumnBackward<ComputedIn<T>> &&
+         sizeof(T) >= sizeof(float);
 }
 
 // `together` blocks, at once. dx_step: from one block's dx to the next one's, 0 if nobody wants dx.

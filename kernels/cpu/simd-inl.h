@@ -283,6 +283,14 @@ NV_NORMS_INLINE void Prefetch(const void* at) { __builtin_prefetch(at, 0, 2); }
 template <typename T>
 NV_NORMS_INLINE Vec<ComputedIn<T>> LoadPart(const T* from, int64_t count, ComputedIn<T> fill) {
   constexpr int lanes = kLanes<ComputedIn<T>>;
+  if constexpr (NV_NORMS_VECTOR_BYTES == 16 && std::is_same_v<T, ComputedIn<T>>) {
+    Vec<ComputedIn<T>> out = Splat(fill);
+#pragma GCC unroll 4
+    for (int i = 0; i < lanes; ++i) {
+      if (i < count) out[i] = from[i];
+    }
+    return out;
+  }
   alignas(NV_NORMS_VECTOR_BYTES) T part[lanes] = {};
   for (int64_t i = 0; i < count; ++i) part[i] = from[i];
   Vec<ComputedIn<T>> out = Load(part);
