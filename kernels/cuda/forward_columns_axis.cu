@@ -173,10 +173,10 @@ __global__ void __launch_bounds__(kThreads<VEC>, kBlocks<VEC>)
       }
     }
     float count = static_cast<float>(place.count);
-    const float inverse = about_mean ? 1.0f / count : 0.0f;
+    const float inverse = 1.0f / count;
 #pragma unroll
     for (int v = 0; v < VEC; ++v) {
-      const float sum = mean[v];
+      const float sum = about_mean ? mean[v] : 0.0f;  // which may be infinite
       mean[v] = sum * inverse;
       squares[v] -= sum * mean[v];
     }

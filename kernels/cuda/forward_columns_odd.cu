@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kOddThreads, ROWS == kOddItems ? 1 : 2)
   const bool about_mean = problem.formula != Formula::kRms;
   {
     // Two passes: the second one about what the first one takes for the mean of the thread's rows.
-    const float inverse = about_mean ? 1.0f / static_cast<float>(place.count) : 0.0f;
+    const float inverse = 1.0f / static_cast<float>(place.count);
     float pivot = 0;
     if (about_mean && count != 0) {
       const float one = To<float>::Of(x[0]);
@@ -61,6 +61,7 @@ __global__ void __launch_bounds__(kOddThreads, ROWS == kOddItems ? 1 : 2)
       sum += e;
       square += e * e;
     }
+    if (!about_mean) sum = 0;  // it may be infinite
     const int to = OddEntry(shape, place.part, place.lane);
     pivots[to] = pivot;
     means[to] = sum * inverse;

@@ -241,6 +241,7 @@ struct ForwardBody {
     const float inverse = about_mean ? 1.0f / count : 0.0f;
 #pragma unroll
     for (int v = 0; v < kVec; ++v) {
+      if (!about_mean) sum[v] = 0;  // it may be infinite
       const float mean = sum[v] * inverse;
       squares[v] -= sum[v] * mean;
       sum[v] = about_mean ? (reference[v] - common[v]) + mean : 0.0f;

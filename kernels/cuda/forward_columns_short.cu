@@ -71,7 +71,8 @@ __global__ void __launch_bounds__(kShortThreads)
 #pragma unroll
     for (int v = 0; v < VEC; ++v) {
       const float low = problem.formula == Formula::kRms ? 0.0f : sum[v] * inverse;
-      float m2 = squares[v] - sum[v] * low;
+      // Not sum * 0 for RMS: the sum may be infinite.
+      float m2 = problem.formula == Formula::kRms ? squares[v] : squares[v] - sum[v] * low;
       m2 = m2 < 0 ? 0.0f : m2;  // keeps NaN
       mean[v] = high[v] + low;
       rstd[v] = ShortInverseRoot(m2 * inverse + epsilon);

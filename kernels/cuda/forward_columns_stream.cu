@@ -94,9 +94,10 @@ struct Stream : StreamGates {
       for (int v = 0; v < kVec; ++v) reference[v] = sum[v] = squares[v] = 0;
     }
 
-    __device__ __forceinline__ void Add(const uint32_t (&words)[kItems][4], int items) {
+    __device__ __forceinline__ void Add(const uint32_t (&words)[kItems][4], int items,
+                                        bool about_mean) {
       if (items <= 0) return;
-      if (count == 0) {
+      if (count == 0 && about_mean) {
 #pragma unroll
         for (int v = 0; v < kVec; ++v) {
           reference[v] = Get(words[0], v);
@@ -118,10 +119,12 @@ struct Stream : StreamGates {
       }
     }
 
-    __device__ __forceinline__ void Merge(int vectors) {
-      MergeThreads(vectors, true, count, reference, sum, squares);
+    __device__ __forceinline__ void Merge(int vectors, bool about_mean) {
+      MergeThreads(vectors, about_mean, count, reference, sum, squares);
     }
   };
+
+  __device__ __forceinline__ bool about_mean() const { return problem.formula != Formula::kRms; }
 
   __device__ __forceinline__ void Consume() const {
     const int thread = threadIdx.x - 32 * kFirstConsumer;
@@ -180,7 +183,7 @@ struct Stream : StreamGates {
         slots.Next();
         const int items = left >= shape.tile_rows ? kItems : (left - row + row_step - 1) / row_step;
         if (!step.output) {
-          sums.Add(words, items);
+          sums.Add(words, items, about_mean());
           continue;
         }
 #pragma unroll
@@ -205,7 +208,7 @@ struct Stream : StreamGates {
     const int half = sent % 2;
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32 - kFirstConsumer;
-    sums.Merge(shape.vectors);
+    sums.Merge(shape.vectors, about_mean());
     EntriesEmpty(half).Wait((sent / 2 & 1) ^ 1);
     if (lane < shape.vectors) {
       Found* to = entries + (half * kConsumers + warp) * shape.columns + lane * kVec;
@@ -354,10 +357,6 @@ struct Stream : StreamGates {
       const double move = sums[0] / moments.count;
       moments.mean = about + move;
       moments.m2 = sums[1] - sums[0] * move;
-      if (problem.formula == Formula::kRms) {
-        moments.m2 += moments.count * moments.mean * moments.mean;
-        moments.mean = 0;
-      }
       const Scaling<float> stat =
           ScalingOf<float>(problem, buffers, first + g, moments, step.rank == 0);
       stats[g] = stat.high;

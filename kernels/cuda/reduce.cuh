@@ -47,14 +47,16 @@ __device__ __forceinline__ void MergeLanes(int vectors, float& count, float (&me
 
 // Sums of x - reference and of its square, each thread's about a reference of its own, to what is
 // of all lanes with these columns: sum becomes a mean, about what is now the reference, the same in
-// all of them, and squares those about it. Unless `shift`, the references are 0 and stay so.
+// all of them, and squares those about it. Unless `shift`, the references are 0 and stay so, and
+// the means are 0: sums may be infinite.
 template <int N>
 __device__ __forceinline__ void MergeThreads(int vectors, bool shift, float& count,
                                              float (&reference)[N], float (&sum)[N],
                                              float (&squares)[N]) {
-  const float inverse = count > 0 && shift ? 1.0f / count : 0.0f;
+  const float inverse = count > 0 ? 1.0f / count : 0.0f;
 #pragma unroll
   for (int n = 0; n < N; ++n) {
+    if (!shift) sum[n] = 0;
     const float mean = sum[n] * inverse;
     const float common = __shfl_sync(0xffffffffu, reference[n], threadIdx.x % vectors);
     squares[n] -= sum[n] * mean;
