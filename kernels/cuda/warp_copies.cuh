@@ -83,7 +83,7 @@ struct WarpCopies<true, ITEMS, STAGES> {
   template <int... BYTES>
   __device__ __forceinline__ void Start(const RingShape& shape, const RingPlace& place, int stage,
                                         const RowCopy<BYTES>&... copies) const {
-    __syncwarp();  // all lanes have read what the stage held
+    AwaitReads();
     if (threadIdx.x % 32 != 0) return;
     const int vectors = max(0, min(32 * shape.items, place.count - place.first));  // the warp's
     const Gate gate = At(stage);
@@ -98,6 +98,14 @@ struct WarpCopies<true, ITEMS, STAGES> {
   }
 
  private:
+  // Until all lanes have read what the stage held. A barrier alone is not enough: it orders reads
+  // and other threads' writes, not those of the unit that copies, which overtook reads that waited
+  // in line behind a thousand loads of parameters (float32 533 x 16385: numbers of the row that is
+  // in the stage next, in one launch of 400).
+  __device__ __forceinline__ static void AwaitReads() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncwarp();
+  }
   __device__ __forceinline__ Gate At(int stage) const {
     return Gate(all, static_cast<int>(threadIdx.x / 32) * STAGES + stage);
   }
