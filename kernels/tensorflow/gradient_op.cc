@@ -33,7 +33,7 @@ void GradientOp::Compute(OpKernelContext* ctx) {
   problem.activation = attributes_.activation;
   problem.dy = ToDType(dy.dtype());
   problem.x = ToDType(x.dtype());
-  problem.param = problem.x;
+  problem.dx = problem.param = problem.x;
   OP_REQUIRES_OK(ctx, MakeGeometry(attributes_, x.shape(), &problem.geometry));
 
   BackwardBuffers buffers;
@@ -74,7 +74,8 @@ void GradientOp::Compute(OpKernelContext* ctx) {
     nothing = nothing && tensor->NumElements() == 0;
     return absl::OkStatus();
   };
-  // The type of an output that is not wanted must not make the computation wider.
+  // The type of an output that is not wanted makes the computation no wider, and asks for no other
+  // kernel.
   if (wanted_.dx) problem.dx = ToDType(wanted_.dx_type);
   if (wanted_.dscale || wanted_.doffset) problem.dparam = ToDType(wanted_.param_type);
   OP_REQUIRES_OK(ctx, allocate(wanted_.dx, x.shape(), &buffers.dx));

@@ -63,7 +63,7 @@ absl::Status GradientOp::Build(XlaOpKernelContext* ctx) {
   problem.formula = attributes_.formula;
   problem.activation = attributes_.activation;
   problem.dy = ToDType(ctx->input_type(0));
-  problem.x = problem.param = ToDType(ctx->input_type(1));
+  problem.x = problem.dx = problem.param = ToDType(ctx->input_type(1));
   call.scale = attributes_.has_scale;
   call.offset = attributes_.has_offset;
   call.dx = wanted_.dx;

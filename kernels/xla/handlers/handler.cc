@@ -178,12 +178,13 @@ Status Read(const ffi::RemainingArgs& operands, const ffi::RemainingRets& result
   DType stat;
   take.Operand(g.elements, &problem->dy, &buffers->dy);
   take.Operand(g.elements, &problem->x, &buffers->x);
-  problem->param = problem->x;
+  problem->dx = problem->param = problem->x;
   if (scale) take.Operand(g.params, &problem->param, &buffers->gamma);
   if (offset) take.Operand(g.params, &problem->param, &buffers->beta);
   if (problem->formula != Formula::kRms) take.Operand(g.statistics, &stat, &buffers->mean);
   take.Operand(g.statistics, &stat, &buffers->rstd);
-  // The type of an output that is not wanted must not make the computation wider.
+  // The type of an output that is not wanted makes the computation no wider, and asks for no other
+  // kernel.
   if (dx) take.Result(g.elements, &problem->dx, &buffers->dx);
   if (dscale) take.Result(g.params, &problem->dparam, &buffers->dgamma);
   if (doffset) take.Result(g.params, &problem->dparam, &buffers->dbeta);
