@@ -1,37 +1,38 @@
 #include <limits>
-#include <mutex>
-#include <vector>
 
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/code.h"
 #include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/known.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/norms.h"
 
 namespace nv_norms {
 namespace cuda {
 
+Status DeviceAt(int ordinal, Device* device) {
+  int major = 0;
+  int minor = 0;
+  const auto ask = [&](cudaDeviceAttr attribute, int* value) {
+    return FromCuda(cudaDeviceGetAttribute(value, attribute, ordinal), "cudaDeviceGetAttribute");
+  };
+  NV_NORMS_RETURN_IF_ERROR(ask(cudaDevAttrComputeCapabilityMajor, &major));
+  NV_NORMS_RETURN_IF_ERROR(ask(cudaDevAttrComputeCapabilityMinor, &minor));
+  NV_NORMS_RETURN_IF_ERROR(ask(cudaDevAttrMultiProcessorCount, &device->multiprocessors));
+  NV_NORMS_RETURN_IF_ERROR(ask(cudaDevAttrMaxSharedMemoryPerBlockOptin, &device->shared_bytes));
+  device->capability = CodeFor(10 * major + minor);
+  return Status();
+}
+
 Status CurrentDevice(Device* device) {
-  static std::mutex mutex;
-  static std::vector<Device> known;
+  static Known<int, Device> known;
   int ordinal = 0;
   NV_NORMS_RETURN_IF_ERROR(FromCuda(cudaGetDevice(&ordinal), "cudaGetDevice"));
-  std::lock_guard<std::mutex> lock(mutex);
-  if (ordinal >= static_cast<int>(known.size())) known.resize(ordinal + 1, Device{0, 0, 0});
-  Device& out = known[ordinal];
-  if (out.multiprocessors == 0) {
-    int major = 0;
-    int minor = 0;
-    const auto ask = [&](cudaDeviceAttr attribute, int* value) {
-      return FromCuda(cudaDeviceGetAttribute(value, attribute, ordinal), "cudaDeviceGetAttribute");
-    };
-    NV_NORMS_RETURN_IF_ERROR(ask(cudaDevAttrComputeCapabilityMajor, &major));
-    NV_NORMS_RETURN_IF_ERROR(ask(cudaDevAttrComputeCapabilityMinor, &minor));
-    NV_NORMS_RETURN_IF_ERROR(ask(cudaDevAttrMultiProcessorCount, &out.multiprocessors));
-    NV_NORMS_RETURN_IF_ERROR(ask(cudaDevAttrMaxSharedMemoryPerBlockOptin, &out.shared_bytes));
-    out.capability = CodeFor(10 * major + minor);
-  }
-  *device = out;
+  if (known.Find(ordinal, device)) return Status();
+  Device found;
+  NV_NORMS_RETURN_IF_ERROR(DeviceAt(ordinal, &found));
+  known.Keep(ordinal, found);
+  *device = found;
   return Status();
 }
 

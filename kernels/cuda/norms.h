@@ -19,6 +19,9 @@ struct Device {
   int shared_bytes = 49152;  // of shared memory that a block may have
 };
 
+// The device of that ordinal; needs no context there.
+Status DeviceAt(int ordinal, Device* device);
+
 // The device that is current in this thread. Asked of the driver once for each device.
 Status CurrentDevice(Device* device);
 

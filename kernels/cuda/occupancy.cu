@@ -74,7 +74,7 @@ int ResidentClusters(const void* kernel, int cluster, int threads, int64_t share
   if (AllowShared(kernel) != cudaSuccess || AllowCluster(kernel, cluster) != cudaSuccess ||
       cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess) {
     cudaGetLastError();  // not an error of the launches to come
-    clusters = 0;
+    return 0;            // asked again next time
   }
   known.Keep(key, clusters);
   return clusters;

@@ -18,17 +18,8 @@ std::vector<cuda::Device> AllDevices() {
   std::vector<cuda::Device> devices;
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     cuda::Device device;
-    int major = 0;
-    int minor = 0;
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal) == cudaSuccess &&
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal) == cudaSuccess &&
-        cudaDeviceGetAttribute(&device.multiprocessors, cudaDevAttrMultiProcessorCount, ordinal) ==
-            cudaSuccess &&
-        cudaDeviceGetAttribute(&device.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                               ordinal) == cudaSuccess) {
-      device.capability = 10 * major + minor;
-      devices.push_back(device);
-    }
+    // One that the library has no code for runs no kernel.
+    if (cuda::DeviceAt(ordinal, &device).ok() && device.capability != 0) devices.push_back(device);
   }
   return devices;
 }
