@@ -225,6 +225,41 @@ def test_beyond_a_whole_chip(case, dtype, monkeypatch):
     run_case(case, dtype)
 
 
+@pytest.mark.skipif(SMALL, reason="large")
+@pytest.mark.parametrize("shape, forward_kernel", [
+    ((2, 2**25 + 5, 32), FORWARD_KERNEL),
+    ((3, 2**24 + 5, 64), "ForwardPipeKernel"),
+    ((1, 2**25 + 5, 64), "ForwardResidentKernel"),
+], ids=str)  # fmt: skip
+def test_more_than_two_to_the_31_elements(shape, forward_kernel, monkeypatch):
+    """Of x, dy, y and dx each; some channels of every sample against float64."""
+    monkeypatch.delenv("NV_NORMS_MULTIPROCESSORS")
+    torch.manual_seed(11)
+    x = torch.empty(shape, dtype=BF16, device="cuda").normal_(0.5, 2.0)
+    dy = torch.empty_like(x).normal_(0.1, 1.0)
+    channels = shape[-1]
+    y, mean, rstd, call = test_cuda_columns.forward(x, channels)
+    names = kernels_of(call)
+    assert not names or forward_kernel in names  # the profiler may see none
+    dx = torch.full_like(x, math.nan)
+    dgamma, dbeta = (torch.full((channels,), math.nan, device="cuda") for _ in range(2))
+    call = library.backward(dy, x, None, mean, rstd, dx, dgamma, dbeta, groups=channels)
+    names = kernels_of(call)
+    assert not names or KERNEL in names
+    for channel in (0, 19, channels - 1):
+        sums = [0.0, 0.0]
+        for n in range(shape[0]):
+            x64, d = (t[n, :, channel].double() for t in (x, dy))
+            true_rstd = 1 / torch.sqrt(x64.var(correction=0) + 1e-3)
+            xhat = (x64 - x64.mean()) * true_rstd
+            torch.testing.assert_close(y[n, :, channel].double(), xhat, rtol=8e-3, atol=1e-5)
+            expected = true_rstd * (d - d.mean() - xhat * (d * xhat).mean())
+            torch.testing.assert_close(dx[n, :, channel].double(), expected, rtol=8e-3, atol=1e-5)
+            sums = [sums[0] + (d * xhat).sum(), sums[1] + d.sum()]
+        for got, want in zip((dgamma, dbeta), sums, strict=True):
+            torch.testing.assert_close(got[channel].double(), want, rtol=1e-4, atol=1.0)
+
+
 @pytest.mark.skipif(SMALL, reason="a profiler")
 @pytest.mark.parametrize(
     "shape, dtype", [((2, 20001, 32), F32), ((2, 20001, 32), BF16), ((2, 30001, 64), BF16)], ids=str
