@@ -233,7 +233,7 @@ inline Status GroupNormGeometry(const std::vector<int64_t>& dims, bool channels_
   const int channel_axis = channels_last ? rank - 1 : 1;
   const int64_t channels = dims[channel_axis];
   if (groups == -1) groups = channels;
-  if (groups != channels && (groups <= 0 || groups > channels || channels % groups != 0)) {
+  if (groups != channels && (groups <= 0 || channels % groups != 0)) {
     return Status::InvalidArgument(std::to_string(channels) + " channels cannot be split into " +
                                    std::to_string(groups) + " groups of the same size");
   }

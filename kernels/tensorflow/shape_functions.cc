@@ -86,8 +86,7 @@ absl::Status BatchAndChannels(InferenceContext* c, ShapeHandle x, int64_t groups
   if (groups <= 0) {
     return absl::InvalidArgumentError(absl::StrCat("groups is ", groups, ", expected 1 or more"));
   }
-  if (c->ValueKnown(*channels) &&
-      (c->Value(*channels) < groups || c->Value(*channels) % groups != 0)) {
+  if (c->ValueKnown(*channels) && c->Value(*channels) % groups != 0) {
     return absl::InvalidArgumentError(absl::StrCat(c->Value(*channels),
                                                    " channels cannot be split into ", groups,
                                                    " groups of the same size"));

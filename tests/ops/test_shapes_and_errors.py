@@ -126,3 +126,11 @@ def test_the_type_of_the_statistics_is_checked(ops: Any, device: str) -> None:
         ops.fused_layer_norm(
             x=tf.zeros((2, 3), tf.float64), scale=[], offset=[], out_type=tf.float64, U=tf.float32
         )
+
+
+def test_more_statistics_than_can_be_counted(ops: Any, device: str) -> None:
+    """No channels can be split into any number of groups."""
+    with tf.device(device), pytest.raises(tf.errors.InvalidArgumentError, match="samples"):
+        ops.fused_group_norm(
+            x=tf.zeros([2**20, 5, 0]), scale=[], offset=[], out_type=tf.float32, groups=2**50
+        )
