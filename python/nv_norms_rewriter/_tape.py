@@ -17,7 +17,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import _process, _trace, _trace_where
+from . import _process, _saving, _trace, _trace_where
 
 
 @contextlib.contextmanager
@@ -159,6 +159,8 @@ def _leave_prunable_graphs() -> None:
     @functools.wraps(make)
     def init(self: Any, fn_graph: Any, *arguments: Any, **keywords: Any) -> None:
         _trace.leave(fn_graph)
-        make(self, fn_graph, *arguments, **keywords)
+        # It adds what functions its GraphDef holds to the runtime, where they are already, fused.
+        with _saving.raw():
+            make(self, fn_graph, *arguments, **keywords)
 
     WrappedFunction.__init__ = init
