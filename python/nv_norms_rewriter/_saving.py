@@ -45,6 +45,40 @@ def is_raw() -> bool:
     return getattr(_process.state()["thread"], "raw", 0) > 0
 
 
+@contextlib.contextmanager
+def adding_functions(graph: Any) -> Iterator[None]:
+    """Inside, functions of the graph's GraphDef may be added to the runtime.
+
+    Which refuses a second definition of a name. So they are as the graph has them, and those of a
+    GraphDef that Python was given and imports again, without fused ops, are left to the runtime's.
+    """
+    write = graph.as_graph_def
+
+    def as_graph_def(*arguments: Any, **keywords: Any) -> Any:
+        result = write(*arguments, **keywords)
+        added = [f for f in result.library.function if not _runs_marked(f.signature.name)]
+        del result.library.function[:]
+        result.library.function.extend(added)
+        return result
+
+    graph.as_graph_def = as_graph_def
+    try:
+        with raw():
+            yield
+    finally:
+        del graph.as_graph_def
+
+
+def _runs_marked(name: str) -> bool:
+    """Whether the runtime has a function of this name, and in it what a trace put there."""
+    from tensorflow.python.eager import context
+
+    runtime = context.context()
+    return runtime.has_function(name) and any(
+        _has_mark(node) or REPLACED in node.attr for node in runtime.get_function_def(name).node_def
+    )
+
+
 def install() -> None:
     """Has TensorFlow hand out GraphDefs without marked ops, once per process."""
     from tensorflow.python.framework import ops

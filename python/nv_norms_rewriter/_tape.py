@@ -159,8 +159,7 @@ def _leave_prunable_graphs() -> None:
     @functools.wraps(make)
     def init(self: Any, fn_graph: Any, *arguments: Any, **keywords: Any) -> None:
         _trace.leave(fn_graph)
-        # It adds what functions its GraphDef holds to the runtime, where they are already, fused.
-        with _saving.raw():
+        with _saving.adding_functions(fn_graph):
             make(self, fn_graph, *arguments, **keywords)
 
     WrappedFunction.__init__ = init

@@ -79,6 +79,28 @@ def test_wrapped_loop_that_is_differentiated_and_pruned(x) -> None:
     close(pruned(given), oracle.layer_norm(x, epsilon=EPSILON).y)
 
 
+@pytest.mark.parametrize("called", [False, True], ids=["traced", "called"])
+@pytest.mark.parametrize("around", [lambda y: y * 2, None], ids=["call", "cond"])
+def test_graph_of_a_rewritten_function_imported_again(x, around, called: bool) -> None:
+    """Which has the names of the functions in it, and what they were before."""
+    inner = tf.function(norm, jit_compile=True, autograph=False)
+
+    @tf.function(autograph=False)
+    def outer(x: tf.Tensor) -> tf.Tensor:
+        if around is not None:
+            return around(inner(x))
+        return tf.cond(tf.reduce_sum(x) > -1e9, lambda: inner(x) * 2, lambda: x)
+
+    given = tf.constant(x)
+    if called:
+        outer(given)
+    graph = outer.get_concrete_function(given).graph
+    imported = graph.as_graph_def()
+    wrapped = tf.compat.v1.wrap_function(lambda: tf.import_graph_def(imported, name=""), [])
+    ends = [wrapped.graph.as_graph_element(t.name) for t in (graph.inputs[0], graph.outputs[0])]
+    close(wrapped.prune(*ends)(given), 2 * oracle.layer_norm(x, epsilon=EPSILON).y)
+
+
 @pytest.mark.parametrize("jit", [False, True], ids=["ordinary", "compiled"])
 def test_saved_dataset_that_maps_a_rewritten_function(x, jit: bool, tmp_path: Path) -> None:
     step = tf.function(lambda x: gradient(branch(x), x), jit_compile=jit, autograph=False)
