@@ -151,7 +151,10 @@ def _install_for_control_flow() -> None:
 
 
 def _leave_prunable_graphs() -> None:
-    """Graphs of functions that have `prune` stay: it may feed what an edit leaves unread."""
+    """Graphs of functions that have `prune` stay: it may feed what an edit leaves unread.
+
+    They add the functions that their graphs hold to the runtime.
+    """
     from tensorflow.python.eager.wrap_function import WrappedFunction
 
     make = WrappedFunction.__init__
