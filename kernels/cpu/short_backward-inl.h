@@ -126,10 +126,10 @@ struct ShortParamSums {
 constexpr int kShortTogether = 4;
 
 // Where prefetches delay what comes from the L2 cache (PrefetchesAtStores) those of four blocks are
-// too many at once, unless sums are by columns or numbers converted. AMD EPYC (family 26), 400 MB
-// of float32, one thread, picoseconds an element, four blocks and one: 915 and 1003 at 3 columns,
-// 651 and 714 at 10, 526 and 493 at 11, 478 and 343 at 16, 565 and 316 at 32; at 63 555, 432 and,
-// further ahead, 355.
+// too many at once, unless sums are by columns or numbers converted. AMD EPYC (family 26), float32,
+// one thread, picoseconds an element, four blocks and one: by columns, of 400 MB, 915 and 1003 at
+// 3; by rows, of 100 MB, 577 and 526 at 10, 531 and 480 at 11, 588 and 471 at 12; of 400 MB, 478
+// and 343 at 16, 565 and 316 at 32; at 63 555, 432 and, further ahead, 355.
 template <typename T>
 bool ByOneBlock(int64_t cols) {
   return PrefetchesAtStores() && cols > kByColumnBackward<ComputedIn<T>> &&

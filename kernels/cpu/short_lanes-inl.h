@@ -92,20 +92,20 @@ NV_NORMS_INLINE void LoadColumn(const A* const (&from)[count], int64_t cols, Ind
   constexpr int64_t lanes = kLanes<A>;
   if constexpr (lanes < 8) {
     for (size_t i = 0; i < count; ++i) out[i] = Strided(from[i] + column, cols);
-    return;
-  }
-  using Int = typename Lanes<A>::Int;
-  const Index<A> at = starts + static_cast<Int>(column);
-  const Index<A> pair_of = at & static_cast<Int>(-2 * lanes);
-  const auto in_pair = [&](const A* block, int64_t pair) __attribute__((always_inline)) {
-    const A* first = block + 2 * pair * lanes;
-    return __builtin_shuffle(Load(first), Load(2 * pair + 1 < cols ? first + lanes : first), at);
-  };
-  for (size_t i = 0; i < count; ++i) out[i] = in_pair(from[i], 0);
+  } else {
+    using Int = typename Lanes<A>::Int;
+    const Index<A> at = starts + static_cast<Int>(column);
+    const Index<A> pair_of = at & static_cast<Int>(-2 * lanes);
+    const auto in_pair = [&](const A* block, int64_t pair) __attribute__((always_inline)) {
+      const A* first = block + 2 * pair * lanes;
+      return __builtin_shuffle(Load(first), Load(2 * pair + 1 < cols ? first + lanes : first), at);
+    };
+    for (size_t i = 0; i < count; ++i) out[i] = in_pair(from[i], 0);
 #pragma GCC unroll 1
-  for (int64_t pair = 1; 2 * pair < cols; ++pair) {
-    const auto here = pair_of == static_cast<Int>(2 * lanes * pair);
-    for (size_t i = 0; i < count; ++i) out[i] = here ? in_pair(from[i], pair) : out[i];
+    for (int64_t pair = 1; 2 * pair < cols; ++pair) {
+      const auto here = pair_of == static_cast<Int>(2 * lanes * pair);
+      for (size_t i = 0; i < count; ++i) out[i] = here ? in_pair(from[i], pair) : out[i];
+    }
   }
 }
 template <typename A>

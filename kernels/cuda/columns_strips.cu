@@ -106,7 +106,7 @@ bool CutStrips(const ColumnLayout& layout, const Device& device, int number_byte
   const int64_t group_bytes = layout.depth * number_bytes;
   const int64_t quantum =
       fold > 1 ? width : std::lcm<int64_t>(group_bytes, kVectorBytes) / kVectorBytes;
-  // From one of a thread's rows to its next one are at most so many rows, of less than 2^31 bytes.
+  // A thread's next row is at most kResidentThreads / kLine rows further on: less than 2^31 bytes.
   constexpr int64_t kMostWidth = kInt / (kResidentThreads / kLine * kVectorBytes);
   if (device.capability < 80 || layout.s % fold != 0 || (fold > 1 && layout.s_stride != 0) ||
       quantum > kMaxVectors || width > kMostWidth || rows > kInt || layout.n * width > kInt) {

@@ -109,16 +109,15 @@ absl::Status MakeGeometry(const Attributes& attributes, const TensorShape& x, Ge
   if (attributes.kind == Kind::kLayerNorm || attributes.kind == Kind::kRMSNorm) {
     return ToTensorFlow(LayerNormGeometry(dims, attributes.axis, out));
   }
-  const absl::Status status =
-      ToTensorFlow(GroupNormGeometry(dims, attributes.channels_last, attributes.groups, out));
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(
+      ToTensorFlow(GroupNormGeometry(dims, attributes.channels_last, attributes.groups, out)));
   // Of no channels there may be any number of groups, but not more statistics than can be counted.
   if (tensorflow::MultiplyWithoutOverflow(dims[0], std::max<int64_t>(attributes.groups, 1)) < 0) {
     return absl::InvalidArgumentError(absl::StrCat("x has ", dims[0], " samples, of ",
                                                    attributes.groups,
                                                    " groups each: expected less than 2^63 in all"));
   }
-  return status;
+  return absl::OkStatus();
 }
 
 namespace {
