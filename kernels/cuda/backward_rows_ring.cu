@@ -242,8 +242,8 @@ Status LaunchBackwardRowsRing(const BackwardPlan& plan, const RingShape& shape,
   args.row_lines = sums.lines;
   args.mail = static_cast<Post*>(mail);
   return LaunchRing("normalization gradient of long rows",
-                    KernelFor(problem.x, problem.dy, layout.by_row(), shape), shape, layout.rows,
-                    mail, stream, launched, args);
+                    KernelFor(problem.x, problem.dy, layout.by_row(), shape), shape, stream,
+                    launched, args);
 }
 
 }  // namespace cuda

@@ -46,6 +46,8 @@ __global__ void __launch_bounds__(kTeamThreads<NUMBERS>, 1)
   const float* means = static_cast<const float*>(args.buffers.mean);
   const float* rstds = static_cast<const float*>(args.buffers.rstd);
 
+  EmptyMail empty;
+  if (shape.blocks > 1) empty.Begin(args.mail, args.rows * shape.blocks);
   // Row `step` of the team.
   const auto copy = [&](int step, int stage) {
     const int64_t row = RowOf(place, step);
@@ -62,6 +64,7 @@ __global__ void __launch_bounds__(kTeamThreads<NUMBERS>, 1)
   };
   for (int s = 0; s < shape.stages; ++s) copy(s, s);
   if (threadIdx.x == 0) OpenDesk(shape, &desk);
+  empty.End();
   __syncthreads();
   const auto mean_of = [&](int64_t row) {
     return means != nullptr && row < args.rows ? means[row] : 0.0f;

@@ -52,6 +52,7 @@ struct BackwardBody {
   const BackwardBuffers& buffers;
   Outputs outputs;
   Post* mail;
+  EmptyMail empty;
   Storage* storage;
   float inverse;  // 1 / numbers of a row
   int parity = 0;
@@ -122,7 +123,9 @@ struct BackwardBody {
     Activator<float>(problem.activation).Derive(t, d);
   }
 
-  __device__ __forceinline__ void Start() {}
+  __device__ __forceinline__ void Start() {
+    if (!WARPS && tiles.shape.blocks > 1) empty.Begin(mail, tiles.shape.posts());
+  }
   __device__ __forceinline__ void Ready() { Prefetch(tiles.team); }
 
   __device__ __forceinline__ void Begin(int at) {
@@ -196,8 +199,11 @@ struct BackwardBody {
       sums[1] *= next.gamma;
       sums[2] *= next.gamma;
     }
-    if (!WARPS && tiles.shape.blocks > 1 && threadIdx.x == 0) {
-      PostToGrid(mail + static_cast<int64_t>(next_unit) * tiles.shape.blocks + tiles.rank, sums);
+    if (!WARPS && tiles.shape.blocks > 1) {
+      empty.End();
+      if (threadIdx.x == 0) {
+        PostToGrid(mail + static_cast<int64_t>(next_unit) * tiles.shape.blocks + tiles.rank, sums);
+      }
     }
     older = newer;
     newer.unit = next_unit;
@@ -350,7 +356,6 @@ Status LaunchBackwardSegmentsResident(const BackwardPlan& plan, const BackwardBu
     outputs.lines = reinterpret_cast<XhatLine<float>*>(
         behind + Align16(SumsBytes<float>(shape.layout, shape.pieces())));
   }
-  NV_NORMS_RETURN_IF_ERROR(ClearMail(shape, workspace, stream));
   NV_NORMS_RETURN_IF_ERROR(LaunchResident("normalization gradient of resident segments",
                                           KernelFor(problem, shape.warps, shape.streaming),
                                           shape.grid(), shape.blocks > 1, plan.segments.shared,

@@ -332,8 +332,12 @@ Status LaunchForwardRowsRing(const ForwardPlan& plan, const ForwardBuffers& buff
   args.buffers = buffers;
   args.mail = static_cast<Post*>(workspace);
   args.tickets = static_cast<unsigned*>(workspace);
-  return LaunchRing("normalization of long rows", kernel, shape, layout.rows, workspace, stream,
-                    launched, args);
+  const char* name = "normalization of long rows";
+  if (shape.drawn) {
+    NV_NORMS_RETURN_IF_ERROR(FromCuda(
+        cudaMemsetAsync(args.tickets, 0, kTicketBytes, static_cast<cudaStream_t>(stream)), name));
+  }
+  return LaunchRing(name, kernel, shape, stream, launched, args);
 }
 
 }  // namespace cuda

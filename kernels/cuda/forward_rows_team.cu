@@ -74,6 +74,8 @@ __global__ void __launch_bounds__(kTeamThreads<NUMBERS>, 1)
   const T* x = static_cast<const T*>(args.buffers.x) + place.begin * VEC;
   Y* y = static_cast<Y*>(args.buffers.y) + place.begin * VEC;
 
+  EmptyMail empty;
+  if (shape.blocks > 1) empty.Begin(args.mail, args.rows * shape.blocks);
   using Copies = WarpCopies<kBulkCopies && BULK, kItems, kMostTeamStages>;
   __shared__ uint64_t gates[Copies::kGates];
   const bool clerk = IsClerk(shape);
@@ -89,6 +91,7 @@ __global__ void __launch_bounds__(kTeamThreads<NUMBERS>, 1)
   };
   for (int s = 0; s < shape.stages; ++s) copy(s, s);
   if (threadIdx.x == 0) OpenDesk(shape, &desk);
+  empty.End();
   __syncthreads();
 
   if (clerk) {

@@ -44,6 +44,7 @@ struct ForwardBody {
   const ForwardProblem& problem;
   const ForwardBuffers& buffers;
   Post* mail;
+  EmptyMail empty;
   Storage* storage;
   int first;  // segment of the block
   int own;    // segments that it has part of
@@ -96,7 +97,9 @@ struct ForwardBody {
             __shfl_sync(0xffffffffu, params.beta, segment - first)};
   }
 
-  __device__ __forceinline__ void Start() {}
+  __device__ __forceinline__ void Start() {
+    if (!WARPS && tiles.shape.blocks > 1) empty.Begin(mail, tiles.shape.posts());
+  }
   __device__ __forceinline__ void Ready() { Prefetch(tiles.team); }
 
   __device__ __forceinline__ void Begin(int unit) {
@@ -146,7 +149,9 @@ struct ForwardBody {
     TeamSum<WARPS>(about, &storage->squares, parity);
     newer.m2 = about[0];
     parity ^= 1;
-    if (!WARPS && tiles.shape.blocks > 1 && threadIdx.x == 0) {
+    if (WARPS || tiles.shape.blocks == 1) return;
+    empty.End();
+    if (threadIdx.x == 0) {
       const float above = static_cast<float>(newer.mean);
       const float post[kPostNumbers] = {above, static_cast<float>(newer.mean - above), newer.m2};
       PostToGrid(mail + static_cast<int64_t>(unit) * tiles.shape.blocks + tiles.rank, post);
@@ -326,7 +331,6 @@ Status LaunchForwardSegments(const ForwardPlan& plan, const ForwardBuffers& buff
   const SegmentLayout layout = SegmentLayout::Of(problem.geometry.rows);
   const int size = static_cast<int>(SizeOf(problem.x));
   const SegmentShape shape = ShapeOf(layout.Whole(), size, 0, plan.segments);
-  NV_NORMS_RETURN_IF_ERROR(ClearMail(shape, workspace, stream));
   return LaunchResident(
       "normalization of segments", KernelFor(problem, shape.warps, shape.streaming), shape.grid(),
       shape.blocks > 1, plan.segments.shared, stream, launched, shape,

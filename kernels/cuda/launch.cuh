@@ -50,8 +50,8 @@ struct LaunchAttributes {
 };
 
 template <typename... P, typename... Q>
-Status LaunchKernel(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
-                    const LaunchAttributes& wanted, void* stream, const Q&... arguments) {
+cudaError_t TryToLaunch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+                        const LaunchAttributes& wanted, void* stream, const Q&... arguments) {
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
@@ -76,7 +76,13 @@ Status LaunchKernel(const char* name, void (*kernel)(P...), dim3 grid, dim3 bloc
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
   }
-  return FromCuda(cudaLaunchKernelEx(&config, kernel, P(arguments)...), name);
+  return cudaLaunchKernelEx(&config, kernel, P(arguments)...);
+}
+
+template <typename... P, typename... Q>
+Status LaunchKernel(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+                    const LaunchAttributes& wanted, void* stream, const Q&... arguments) {
+  return FromCuda(TryToLaunch(kernel, grid, block, shared, wanted, stream, arguments...), name);
 }
 
 template <typename... P, typename... Q>
@@ -85,6 +91,18 @@ Status LaunchKernel(const char* name, void (*kernel)(P...), dim3 grid, dim3 bloc
   LaunchAttributes wanted;
   wanted.cluster = cluster;
   return LaunchKernel(name, kernel, grid, block, shared, wanted, stream, arguments...);
+}
+
+// *launched: false where the device has no room now for all blocks of a cooperative kernel at once.
+template <typename... P, typename... Q>
+Status LaunchIfRoom(const char* name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+                    const LaunchAttributes& wanted, void* stream, bool* launched,
+                    const Q&... arguments) {
+  const cudaError_t error = TryToLaunch(kernel, grid, block, shared, wanted, stream, arguments...);
+  *launched = error != cudaErrorCooperativeLaunchTooLarge;
+  if (*launched) return FromCuda(error, name);
+  cudaGetLastError();
+  return Status();
 }
 
 // Lets blocks of this kernel have so many bytes of dynamic shared memory, if the device has them.

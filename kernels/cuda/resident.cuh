@@ -82,23 +82,10 @@ Status LaunchTogether(const char* name, void (*kernel)(P...), int blocks, int th
                       const Q&... arguments) {
   *launched = false;
   NV_NORMS_RETURN_IF_ERROR(AllowShared(kernel, shared, name));
-  cudaLaunchConfig_t config = {};
-  config.gridDim = static_cast<unsigned>(blocks);
-  config.blockDim = static_cast<unsigned>(threads);
-  config.dynamicSmemBytes = static_cast<size_t>(shared);
-  config.stream = static_cast<cudaStream_t>(stream);
-  cudaLaunchAttribute attribute[1];
-  config.attrs = attribute;
-  config.numAttrs = together ? 1 : 0;
-  attribute[0].id = cudaLaunchAttributeCooperative;
-  attribute[0].val.cooperative = 1;
-  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, P(arguments)...);
-  if (error == cudaErrorCooperativeLaunchTooLarge) {
-    cudaGetLastError();
-    return Status();
-  }
-  *launched = true;
-  return FromCuda(error, name);
+  LaunchAttributes attributes;
+  attributes.cooperative = together;
+  return LaunchIfRoom(name, kernel, static_cast<unsigned>(blocks), static_cast<unsigned>(threads),
+                      static_cast<size_t>(shared), attributes, stream, launched, arguments...);
 }
 
 template <typename... P, typename... Q>

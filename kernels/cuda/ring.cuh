@@ -140,47 +140,20 @@ int64_t ClustersThatFit(const void* kernel, const RingShape& shape);
 
 // *launched: false where the device has no room now for a team's blocks at once.
 template <typename Arguments>
-Status LaunchRing(const char* name, void (*kernel)(Arguments), const RingShape& shape, int64_t rows,
-                  void* mail, void* stream, bool* launched, const Arguments& arguments) {
-  *launched = true;
+Status LaunchRing(const char* name, void (*kernel)(Arguments), const RingShape& shape, void* stream,
+                  bool* launched, const Arguments& arguments) {
   NV_NORMS_RETURN_IF_ERROR(AllowShared(kernel, shape.shared, name));
-  const auto blocks = static_cast<unsigned>(shape.teams * shape.blocks);
-  const auto threads = static_cast<unsigned>(shape.threads);
-  const auto shared = static_cast<size_t>(shape.shared);
-  const int64_t posts = MailBytes(shape, rows);
-  if (posts != 0) {
-    const int nothing = shape.drawn ? 0 : 0xff;
-    NV_NORMS_RETURN_IF_ERROR(FromCuda(cudaMemsetAsync(mail, nothing, static_cast<size_t>(posts),
-                                                      static_cast<cudaStream_t>(stream)),
-                                      name));
+  LaunchAttributes attributes;
+  attributes.cluster = shape.allies;
+  if (shape.team == Team::kCluster && shape.blocks > 1) {
+    attributes.cluster = shape.blocks;
+    NV_NORMS_RETURN_IF_ERROR(
+        FromCuda(AllowCluster(reinterpret_cast<const void*>(kernel), shape.blocks), name));
   }
-  if (shape.team != Team::kGrid) {
-    LaunchAttributes attributes;
-    attributes.cluster = shape.allies;
-    if (shape.blocks > 1) {
-      attributes.cluster = shape.blocks;
-      NV_NORMS_RETURN_IF_ERROR(
-          FromCuda(AllowCluster(reinterpret_cast<const void*>(kernel), shape.blocks), name));
-    }
-    return LaunchKernel(name, kernel, blocks, threads, shared, attributes, stream, arguments);
-  }
-  cudaLaunchConfig_t config = {};
-  config.gridDim = blocks;
-  config.blockDim = threads;
-  config.dynamicSmemBytes = shared;
-  config.stream = static_cast<cudaStream_t>(stream);
-  cudaLaunchAttribute attribute[1];
-  config.attrs = attribute;
-  config.numAttrs = 1;
-  attribute[0].id = cudaLaunchAttributeCooperative;
-  attribute[0].val.cooperative = shape.blocks > 1;
-  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, arguments);
-  if (error == cudaErrorCooperativeLaunchTooLarge) {
-    cudaGetLastError();
-    *launched = false;
-    return Status();
-  }
-  return FromCuda(error, name);
+  attributes.cooperative = shape.team == Team::kGrid && shape.blocks > 1;
+  return LaunchIfRoom(name, kernel, static_cast<unsigned>(shape.teams * shape.blocks),
+                      static_cast<unsigned>(shape.threads), static_cast<size_t>(shape.shared),
+                      attributes, stream, launched, arguments);
 }
 
 }  // namespace cuda

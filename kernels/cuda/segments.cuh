@@ -163,14 +163,7 @@ __device__ __forceinline__ void TeamSum(A (&values)[N], TeamStorage<N, A>* stora
 
 // Bytes of the workspace for what the blocks of a team post, a post of each for every row.
 inline int64_t MailBytes(const SegmentShape& shape) {
-  return shape.blocks == 1 ? 0 : int64_t{shape.rows} * shape.blocks * kPostBytes;
-}
-
-inline Status ClearMail(const SegmentShape& shape, void* mail, void* stream) {
-  if (shape.blocks == 1) return Status();
-  return FromCuda(cudaMemsetAsync(mail, 0xff, static_cast<size_t>(MailBytes(shape)),
-                                  static_cast<cudaStream_t>(stream)),
-                  "clearing of posts");
+  return shape.blocks == 1 ? 0 : shape.posts() * kPostBytes;
 }
 
 }  // namespace cuda

@@ -78,6 +78,8 @@ struct SegmentShape {
   NV_NORMS_HOST_DEVICE int pieces() const {
     return own == 1 ? parts : warps ? 1 : kResidentThreads / 32;
   }
+  // Of the team's blocks, of all rows.
+  NV_NORMS_HOST_DEVICE int64_t posts() const { return int64_t{rows} * blocks; }
   int grid() const {
     constexpr int kWarps = kResidentThreads / 32;
     return warps ? (teams + kWarps - 1) / kWarps : teams * blocks;

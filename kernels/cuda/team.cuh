@@ -5,7 +5,10 @@
 #ifndef NV_NORMS_KERNELS_CUDA_TEAM_CUH_
 #define NV_NORMS_KERNELS_CUDA_TEAM_CUH_
 
+#include <cooperative_groups.h>
+
 #include <cstdint>
+#include <utility>
 
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/ring_shape.h"
@@ -17,7 +20,7 @@ constexpr int kMaxTeamGrid = 160;
 
 constexpr int kPostNumbers = 3;
 
-// What a block posts. Mailboxes in global memory are set to kNothingPosted before, word by word:
+// What a block posts. Mailboxes in global memory are set to kNothingPosted first, word by word:
 // every word says for itself whether it has arrived.
 struct alignas(16) Post {
   float numbers[kPostNumbers];
@@ -30,6 +33,33 @@ __device__ __forceinline__ uint32_t PostedBits(float value) {
   const uint32_t bits = __float_as_uint(value);
   return bits == kNothingPosted ? 0x7fffffffu : bits;  // another NaN
 }
+
+// Empties the mailboxes of all teams. By all threads of a cooperative launch, before a block asks
+// for copies, which the barrier's fence would wait for (see GroupExchange::Clear). In place of a
+// memset before the kernel, microseconds: gradient 1024 x 12288 float32 53.0 -> 51.3, 1000 x 100000
+// 310.0 -> 307.7; bfloat16 100 x 1000000 forward 150.3 -> 147.4.
+class EmptyMail {
+ public:
+  __device__ __forceinline__ void Begin(Post* mail, int64_t posts) {
+    constexpr uint32_t kNothing = kNothingPosted;
+    const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+    for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; i < posts;
+         i += step) {
+      reinterpret_cast<uint4*>(mail)[i] = make_uint4(kNothing, kNothing, kNothing, kNothing);
+    }
+    arrived_ = cooperative_groups::this_grid().barrier_arrive();
+    awaited_ = true;
+  }
+  // Before a block posts; the first time a barrier of the block.
+  __device__ __forceinline__ void End() {
+    if (awaited_) cooperative_groups::this_grid().barrier_wait(std::move(arrived_));
+    awaited_ = false;
+  }
+
+ private:
+  bool awaited_ = false;
+  cooperative_groups::grid_group::arrival_token arrived_;
+};
 
 // to: of this row and block; called by one thread.
 __device__ __forceinline__ void PostToGrid(Post* to, const float (&post)[kPostNumbers]) {
