@@ -432,7 +432,8 @@ absl::StatusOr<bool> Remap(const tensorflow::GraphDef& graph, TF_GrapplerItem* i
   const auto fused = std::count_if(records->begin(), records->end(),
                                    [](const Record& r) { return r.reason == Reason::kNone; });
   VLOG(1) << "Graph " << options.graph_name << ": " << graph.node_size() << " nodes before, "
-          << remapped->node_size() << " after, " << fused << " normalizations fused, "
+          << remapped->node_size() << " after, " << fused
+          << (fused == 1 ? " normalization" : " normalizations") << " fused, "
           << records->size() - fused << " left as they are; shapes "
           << absl::ToInt64Microseconds(shapes_known - start) << " us, the rest "
           << absl::ToInt64Microseconds(absl::Now() - shapes_known) << " us";

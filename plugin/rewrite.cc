@@ -1,5 +1,6 @@
 #include "plugin/rewrite.h"
 
+#include "plugin/graph/functions.h"
 #include "plugin/graph/validate.h"
 #include "plugin/graph/view.h"
 #include "plugin/remapper.h"
@@ -27,6 +28,8 @@ absl::Status RewriteFunctions(bool layouts, bool compiled, tensorflow::GraphDef*
                               std::vector<Record>* records) {
   const tensorflow::FunctionLibraryDefinition library(tensorflow::OpRegistry::Global(),
                                                       graph->library());
+  const std::unordered_set<std::string> hidden =
+      compiled ? std::unordered_set<std::string>() : FunctionsOfXla(*graph);
   for (tensorflow::FunctionDef& function : *graph->mutable_library()->mutable_function()) {
     tensorflow::grappler::GrapplerFunctionItem item;
     // A function whose types are parameters has no graph of its own.
@@ -41,9 +44,16 @@ absl::Status RewriteFunctions(bool layouts, bool compiled, tensorflow::GraphDef*
     options.preserve = item.NodesToPreserve();
     options.graph_name = function.signature().name();
     tensorflow::GraphDef rewritten;
-    const auto changed = RemapItem(&item, options, &rewritten, records);
+    std::vector<Record> found;
+    const auto changed = RemapItem(&item, options, &rewritten, &found);
     if (!changed.ok()) return changed.status();
-    if (!*changed) continue;
+    const bool is_hidden = hidden.count(options.graph_name) != 0;
+    for (Record& record : found) {
+      if (is_hidden && record.kind == "layout") continue;
+      if (is_hidden) record.reason = Reason::kCompiledByXla;
+      records->push_back(std::move(record));
+    }
+    if (!*changed || is_hidden) continue;
     item.SwapFunctionBody(std::move(rewritten));
     tensorflow::FunctionDef replaced;
     const absl::Status made = tensorflow::grappler::MakeFunctionDef(item, library, &replaced);

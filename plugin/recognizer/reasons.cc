@@ -38,6 +38,8 @@ const char* ReasonName(Reason reason) {
       return "nobody_reads_it";
     case Reason::kBatchStatistics:
       return "batch_statistics";
+    case Reason::kCompiledByXla:
+      return "compiled_by_xla";
     case Reason::kUnknownRank:
       return "unknown_rank";
     case Reason::kPreserved:
@@ -67,13 +69,14 @@ const char* ReasonSentence(Reason reason) {
     case Reason::kEpsilonLost:
       return "TensorFlow's remapper put a fixed epsilon in the place of the graph's";
     case Reason::kEpsilonOutOfRange:
-      return "the fused ops keep epsilon as normal numbers of float32, which it is not";
+      return "epsilon is too small for the fused ops, which keep it as normal numbers of float32";
     case Reason::kMomentsDiffer:
       return "the variance runs over other axes than the mean";
     case Reason::kParameterVaries:
       return "gamma or beta varies along other axes than a normalization's parameters do";
     case Reason::kOperandCancels:
-      return "something that is no parameter, weights, say, takes part, and cancels only if not 0";
+      return "a tensor that is no parameter (weights of the moments, say) takes part, and cancels "
+             "only where it is not 0";
     case Reason::kNoOutput:
       return "no tensor equals xhat * gamma + beta";
     case Reason::kNoGradient:
@@ -92,6 +95,8 @@ const char* ReasonSentence(Reason reason) {
       return "nobody reads the output";
     case Reason::kBatchStatistics:
       return "the moments run over the first axis, as a batch normalization's do";
+    case Reason::kCompiledByXla:
+      return "XLA compiles this function: it is fused where Python traces it, not out of a graph";
     case Reason::kUnknownRank:
       return "the rank of x is not known";
     case Reason::kPreserved:

@@ -23,6 +23,7 @@ enum class Reason {
   kOtherDevice,         // parts of it live on different devices
   kNobodyReadsIt,       // the output has no reader
   kBatchStatistics,     // the moments run over the first axis, as a batch norm's do
+  kCompiledByXla,       // in a function that TensorFlow's optimizer does not see
   // Why the Transposes beside a fused normalization were left as they are (plugin/layout).
   kUnknownRank,       // of x
   kPreserved,         // the normalization itself is fetched

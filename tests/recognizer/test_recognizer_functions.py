@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from recognizer_graphs import FUSED, fused_nodes, layer_norm, placeholder, run, trace, v1
 
+import nv_norms_rewriter
 import oracle
 from nv_norms_rewriter import rewrite
 
@@ -99,3 +101,30 @@ def test_function_that_is_never_called_stays_callable(rng) -> None:
     x = _x(rng)
     expected = oracle.layer_norm(x, epsilon=1e-3).y
     np.testing.assert_allclose(run(after, {"x": x}, "called:0"), expected, 2e-5, 2e-5)
+
+
+@pytest.mark.parametrize("also_called", [False, True])
+def test_what_xla_compiles_stays_and_is_named(rng, also_called: bool) -> None:
+    """TensorFlow's optimizer sees neither such a function nor what only that calls."""
+
+    @tf.function
+    def inner(x):
+        return layer_norm(x)
+
+    compiled = tf.function(lambda x: tf.exp(inner(x)), jit_compile=True)
+
+    @tf.function
+    def outer(x):
+        y = compiled(x) + layer_norm(x, -1, 0.5)
+        return y + inner(x) if also_called else y
+
+    graph = trace(lambda: tf.identity(outer(placeholder("x", (3, 8))), name="y"))
+    with nv_norms_rewriter.disabled():
+        after, report = rewrite(graph, fetches=["y"])
+    reasons = sorted(record.reason for record in report)
+    assert reasons == (["", ""] if also_called else ["", "compiled_by_xla"])
+    assert _fused_in_functions(after) == reasons.count("")
+    x = _x(rng)
+    first = oracle.layer_norm(x, epsilon=1e-3).y
+    expected = np.exp(first) + oracle.layer_norm(x, epsilon=0.5).y + also_called * first
+    np.testing.assert_allclose(run(after, {"x": x}), expected, 2e-5, 2e-5)
