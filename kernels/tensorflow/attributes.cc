@@ -60,6 +60,10 @@ absl::Status ReadAttributes(OpKernelConstruction* ctx, Kind kind, bool forward, 
     TF_RETURN_IF_ERROR(ctx->GetAttr("epsilon", &epsilon));
     TF_RETURN_IF_ERROR(ctx->GetAttr("epsilon_low", &epsilon_low));
     out->epsilon = static_cast<double>(epsilon) + static_cast<double>(epsilon_low);
+    if (!(out->epsilon >= 0) || !std::isfinite(out->epsilon)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("epsilon is ", out->epsilon, ", expected a finite number of at least 0"));
+    }
   }
   if (num_scale > 1 || num_offset > 1) {
     return absl::InvalidArgumentError(

@@ -8,6 +8,16 @@ place of Keras' layer of that name::
     y, mean, inv_std = nv_norms.fused_layer_norm(x, scale, offset)
     layer = nv_norms.LayerNormalization(axis=-1, epsilon=1e-6)
 
+For all of them: x is float16, bfloat16, float32 or float64, and y has x's shape and type. mean and
+inv_std are float32, or float64 for a float64 x, and constants to a GradientTape: gradients of y
+reach x, scale and offset, a loss on mean or inv_std has a gradient of zero. scale and offset have a
+floating type of their own, one for both. Bad arguments raise ValueError (a shape, an axis, a
+number, a format) or TypeError (a type), while tracing where shapes are known.
+
+Formulas: Ba, Kiros, Hinton 2016 (arXiv:1607.06450, layer norm); Ulyanov, Vedaldi, Lempitsky 2016
+(arXiv:1607.08022, instance norm); Wu, He 2018 (arXiv:1803.08494, group norm); Zhang, Sennrich 2019
+(arXiv:1910.07467, RMS norm).
+
 Importing this package loads the ops and changes nothing else in the program. To have an unmodified
 model's normalizations replaced by these ops, import nv_norms_rewriter instead. Where Keras is
 imported (TensorFlow does so itself, if it finds Keras), models that were saved with these layers
@@ -72,7 +82,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
 _register_with_keras()

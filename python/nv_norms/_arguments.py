@@ -104,7 +104,7 @@ def epsilon_attributes(epsilon: Any) -> dict[str, float]:
     1.2e-38 at most; the first must not be one.
     """
     try:
-        value = math.nan if isinstance(epsilon, (str, bytes)) else float(epsilon)
+        value = math.nan if isinstance(epsilon, (bool, str, bytes)) else float(epsilon)
     except (TypeError, ValueError, OverflowError, AttributeError):
         value = math.nan
     if tf.is_tensor(epsilon) or not 0 <= value < math.inf:
@@ -120,20 +120,39 @@ def epsilon_attributes(epsilon: Any) -> dict[str, float]:
 
 def as_axes(axis: Any, x: tf.Tensor) -> list[int]:
     """Distinct axes of x, ascending from 0 where x's rank is known."""
+    axes = integers(axis)
+    return axes if x.shape.rank is None else resolve_axes(axes, x.shape)
+
+
+def integers(axis: Any) -> list[int]:
+    """One axis or several, as they were given."""
     try:
-        axes = [operator.index(a) for a in (axis if _is_sequence(axis) else [axis])]
-    except (TypeError, AttributeError):  # AttributeError: by a tensor of floats
+        axes = [as_integer(a) for a in (axis if _is_sequence(axis) else [axis])]
+    except TypeError:
         raise TypeError(f"axis: expected an integer or several, got {axis!r}") from None
     if not axes:
         raise ValueError("axis: expected at least one axis, got none")
     if not all(-_MOST_AXES <= a < _MOST_AXES for a in axes):
         raise ValueError(f"axis: expected integers of at most {_MOST_AXES - 1}, got {axis!r}")
-    return axes if x.shape.rank is None else resolve_axes(axes, x.shape)
+    return axes
+
+
+def as_integer(value: Any) -> int:
+    """TypeError for what is none, of which True is."""
+    try:
+        number = None if isinstance(value, (bool, np.bool_)) else operator.index(value)
+    except AttributeError:  # by a tensor of floats
+        number = None
+    if number is None:
+        raise TypeError(f"expected an integer, got {value!r}")
+    return number
 
 
 def resolve_axes(axes: list[int], shape: Any) -> list[int]:
     """`axes` from 0 on, ascending."""
     rank = len(shape)
+    if rank == 0:
+        raise ValueError(f"x: expected at least 1 axis, got shape {shape}")
     resolved = sorted(a + rank if a < 0 else a for a in axes)
     if len(set(resolved)) < len(resolved) or resolved[0] < 0 or resolved[-1] >= rank:
         raise ValueError(
@@ -232,15 +251,21 @@ def _axes_expected(least: int, data_format: str | None) -> str:
 def check_groups(groups: Any, x: tf.Tensor, data_format: str) -> int:
     """The number of groups, -1 for one channel each; it divides the number of channels."""
     try:
-        number = operator.index(groups)
+        number = as_integer(groups)
     except TypeError:
         raise TypeError(f"groups: expected an integer, got {groups!r}") from None
-    channels = x.shape[channel_axis(data_format)] if x.shape.rank is not None else None
     if not (1 <= number < 2**63 or number == -1):
         raise ValueError(f"groups: expected a positive integer, or -1 for all, got {number}")
-    if number > 0 and channels is not None and channels % number:
+    if x.shape.rank is not None:
+        check_divisor(number, x.shape, channel_axis(data_format), repr(data_format))
+    return number
+
+
+def check_divisor(groups: int, shape: Any, axis: int, layout: str) -> None:
+    """Of the channels, if it is a number of groups, and where these are known."""
+    channels = shape[axis]
+    if groups > 0 and channels is not None and channels % groups:
         raise ValueError(
             f"groups: expected a divisor of {channels}, the number of channels of x of shape "
-            f"{x.shape} in {data_format!r}, got {number}"
+            f"{tuple(shape)} in {layout}, got {groups}"
         )
-    return number

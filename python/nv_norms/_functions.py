@@ -1,15 +1,4 @@
-"""The functions: arguments checked, one fused op, its outputs.
-
-Formulas: Ba, Kiros, Hinton 2016 (arXiv:1607.06450, layer norm); Ulyanov, Vedaldi, Lempitsky 2016
-(arXiv:1607.08022, instance norm); Wu, He 2018 (arXiv:1803.08494, group norm); Zhang, Sennrich 2019
-(arXiv:1910.07467, RMS norm).
-
-What holds for all of them: x is float16, bfloat16, float32 or float64; y has x's shape and type.
-mean and inv_std are float32, or float64 for a float64 x. scale and offset have a floating type of
-their own, one for both (None: 1 and 0). Gradients of y reach x, scale and offset; mean and inv_std
-are constants to a GradientTape. Bad arguments raise ValueError (a shape, an axis, a format) or
-TypeError (a dtype), while tracing where shapes are known.
-"""
+"""The functions: arguments checked, one fused op, its outputs. Formulas: see the package."""
 
 from __future__ import annotations
 
@@ -51,7 +40,7 @@ def fused_layer_norm(
     """Layer normalization: y = (x - mean) / sqrt(variance + epsilon) * scale + offset.
 
     Args:
-      x: a floating tensor.
+      x: a tensor of one axis or more, of float16, bfloat16, float32 or float64.
       scale, offset: tensors with one element for each position along `axis` (in the shape of x's
         axes in ascending order, or flat), or None.
       axis: the axis or axes that share a mean and a (biased) variance, in any order. Default: [-1];
@@ -59,8 +48,13 @@ def fused_layer_norm(
       epsilon: added to the variance.
 
     Returns:
-      y, and mean and inv_std = 1 / sqrt(variance + epsilon), both [N] with one element for each
-      vector that is normalized, in the order of x's other axes.
+      y, in x's shape and type, and mean and inv_std = 1 / sqrt(variance + epsilon), both [N] with
+      one element for each vector that is normalized, in the order of x's other axes, float32
+      (float64 for a float64 x). These two are constants to a GradientTape.
+
+    Raises:
+      ValueError, TypeError: an argument is not as above; the message says what was expected, and
+        what came.
     """
     x, scale, offset, axes = _along_axes(x, scale, offset, axis)
     y, mean, rstd = layer_norm_op(x, scale, offset, axes, epsilon)
@@ -83,6 +77,10 @@ def fused_rms_norm(
 
     Returns:
       y, and inv_std = 1 / sqrt(mean(x^2) + epsilon), [N], as for fused_layer_norm.
+
+    Raises:
+      ValueError, TypeError: an argument is not as above; the message says what was expected, and
+        what came.
     """
     x, scale, offset, axes = _along_axes(x, scale, offset, axis)
     y, rstd = rms_norm_op(x, scale, offset, axes, epsilon)
@@ -100,14 +98,20 @@ def fused_instance_norm(
     """Instance normalization: mean and variance of each channel of each example.
 
     Args:
-      x: a floating tensor of three axes or more: the first is the batch, one the channels.
+      x: a float16, bfloat16, float32 or float64 tensor of three axes or more: the first is the
+        batch, one the channels.
       scale, offset: tensors of C elements, or None.
       data_format: where the channels are: last in "N...C", "NHWC", "NDHWC"; second in "NC...",
         "NCHW", "NCDHW". x may have any number of spatial axes in all of them.
       epsilon: added to the (biased) variance.
 
     Returns:
-      y = (x - mean) * inv_std * scale + offset, mean and inv_std, both [N, C].
+      y = (x - mean) * inv_std * scale + offset, in x's shape and type, mean and inv_std, both
+      [N, C], float32 (float64 for a float64 x). These two are constants to a GradientTape.
+
+    Raises:
+      ValueError, TypeError: an argument is not as above; the message says what was expected, and
+        what came.
     """
     x = check.with_checked_rank(check.as_input(x), 3, check_format(data_format))
     scale, offset = _of_channels(scale, offset, x, data_format)
@@ -126,14 +130,20 @@ def fused_group_norm(
     """Group normalization: mean and variance of each group of neighbouring channels.
 
     Args:
-      x: a floating tensor of two axes or more: the first is the batch, one the channels.
+      x: a float16, bfloat16, float32 or float64 tensor of two axes or more: the first is the batch,
+        one the channels.
       scale, offset: tensors of C elements, or None.
       groups: how many groups of C / groups channels there are; -1: C of them (instance norm).
       data_format: as for fused_instance_norm.
       epsilon: added to the (biased) variance.
 
     Returns:
-      y = (x - mean) * inv_std * scale + offset, mean and inv_std, both [N, groups].
+      y = (x - mean) * inv_std * scale + offset, in x's shape and type, mean and inv_std, both
+      [N, groups], as for fused_instance_norm.
+
+    Raises:
+      ValueError, TypeError: an argument is not as above; the message says what was expected, and
+        what came.
     """
     x = check.as_input(x)
     check.check_rank(x, 2, check_format(data_format))
@@ -222,7 +232,7 @@ def _along_axes(
     x = check.as_input(x)
     check.check_rank(x, 1)
     scale, offset = _parameters(scale, offset, x)
-    axes = check.as_axes(_default_axis(x, scale) if axis is None else axis, x)
+    axes = check.as_axes(default_axis(x, scale) if axis is None else axis, x)
     check.check_layer_parameter(scale, "scale", x, axes)
     check.check_layer_parameter(offset, "offset", x, axes)
     return x, scale, offset, axes
@@ -237,7 +247,7 @@ def _of_channels(
     return scales, offsets
 
 
-def _default_axis(x: tf.Tensor, scale: list[tf.Tensor]) -> list[int]:
+def default_axis(x: tf.Tensor, scale: list[tf.Tensor]) -> list[int]:
     """[-1], or the axes of a scale that has the shape of x's last ones."""
     if scale and x.shape.rank is not None and scale[0].shape.is_fully_defined():
         rank = scale[0].shape.rank

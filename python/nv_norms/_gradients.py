@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from . import _arguments as check
-from ._functions import check_format, ops
+from ._functions import check_format, default_axis, ops
 
 
 class Gradients(NamedTuple):
@@ -30,7 +30,7 @@ def fused_layer_norm_grad_op(
     scale: Any,
     reserve_space_1: Any,
     reserve_space_2: Any,
-    axis: int | Sequence[int] = (-1,),
+    axis: int | Sequence[int] | None = None,
     epsilon: float = 0.001,
 ) -> Gradients:
     """Gradients of fused_layer_norm.
@@ -44,24 +44,19 @@ def fused_layer_norm_grad_op(
     Returns:
       dx in x's shape and type, dscale and doffset in the shape of x's axes in `axis` and of scale's
       type.
+
+    Raises:
+      ValueError, TypeError: an argument is not as above.
     """
     del epsilon
     x = check.as_input(x)
     check.check_rank(x, 1)
     scales = check.as_parameter(scale, "scale", x)
-    axes = check.as_axes(axis, x)
+    axes = check.as_axes(default_axis(x, scales) if axis is None else axis, x)
     check.check_layer_parameter(scales, "scale", x, axes)
     kept = [i for i in range(_rank(x)) if i not in axes]
     given = _statistics(x, reserve_space_1, reserve_space_2)
-    sizes = [x.shape[i] for i in kept]
-    for index, value in enumerate(given.values()):
-        if None not in sizes and value.shape.num_elements() not in (None, math.prod(sizes)):
-            raise ValueError(
-                f"reserve_space_{index + 1}: expected {math.prod(sizes)} elements for axis {axes} "
-                f"of x of shape {x.shape}, got shape {value.shape}"
-            )
-    shape = tf.gather(tf.shape(x), kept)
-    statistics = {name: tf.reshape(value, shape) for name, value in given.items()}
+    statistics = _shaped(given, x, kept, f"axis {axes}")
     return _gradients(ops.fused_layer_norm_grad, y_backprop, x, scales, statistics, axis=axes)
 
 
@@ -84,12 +79,18 @@ def fused_instance_norm_grad_op(
 
     Returns:
       dx in x's shape and type, dscale and doffset of C elements and of scale's type.
+
+    Raises:
+      ValueError, TypeError: an argument is not as above.
     """
     del epsilon
     x = check.with_checked_rank(check.as_input(x), 3, check_format(data_format))
     scales = check.as_parameter(scale, "scale", x)
     check.check_channel_parameter(scales, "scale", x, data_format)
     statistics = _statistics(x, reserve_space_1, reserve_space_2)
+    if x.shape.rank is not None:
+        channels = check.channel_axis(data_format) % x.shape.rank
+        statistics = _shaped(statistics, x, [0, channels], f"data_format {data_format!r}")
     return _gradients(
         ops.fused_instance_norm_grad,
         y_backprop,
@@ -117,6 +118,21 @@ def _statistics(x: tf.Tensor, mean: Any, rstd: Any) -> dict[str, tf.Tensor]:
                 f"{name}: expected {wanted.name} for x in {x.dtype.name}, got {out[key].dtype.name}"
             )
     return out
+
+
+def _shaped(
+    statistics: dict[str, tf.Tensor], x: tf.Tensor, axes: list[int], what: str
+) -> dict[str, tf.Tensor]:
+    """Statistics of as many elements as these axes of x have, in their shape."""
+    sizes = [x.shape[i] for i in axes]
+    for index, value in enumerate(statistics.values()):
+        if None not in sizes and value.shape.num_elements() not in (None, math.prod(sizes)):
+            raise ValueError(
+                f"reserve_space_{index + 1}: expected {math.prod(sizes)} elements for {what} of x "
+                f"of shape {x.shape}, got shape {value.shape}"
+            )
+    shape = tf.gather(tf.shape(x), axes)
+    return {name: tf.reshape(value, shape) for name, value in statistics.items()}
 
 
 def _gradients(

@@ -34,8 +34,7 @@ class _Checked:
         return super().__call__(*args, **kwargs)
 
     def build(self, input_shape: Any) -> None:
-        axes = self.axis if isinstance(self.axis, (list, tuple)) else [self.axis]
-        check.resolve_axes(list(axes), input_shape)
+        check.resolve_axes(check.integers(self.axis), input_shape)
         super().build(input_shape)
 
     def _as_input(self, inputs: Any) -> tf.Tensor:
@@ -64,7 +63,7 @@ class LayerNormalization(_Checked, keras.layers.LayerNormalization):
         axis = self.axis
         if not isinstance(axis, list):
             return super().build(input_shape)
-        self.axis = check.resolve_axes(axis, input_shape)
+        self.axis = check.resolve_axes(check.integers(axis), input_shape)
         super().build(input_shape)
         self.axis = sorted(axis)  # as Keras leaves them to get_config()
 
@@ -90,6 +89,17 @@ class GroupNormalization(_Checked, keras.layers.GroupNormalization):
     and scale (True), the initializers, regularizers and constraints of gamma and beta. With the
     channels neither last nor second, or no batch, it computes as Keras does.
     """
+
+    def build(self, input_shape: Any) -> None:
+        try:
+            axis = check.as_integer(self.axis)
+        except TypeError:
+            raise TypeError(
+                f"axis: expected an integer, the axis of the channels, got {self.axis!r}"
+            ) from None
+        check.resolve_axes([axis], input_shape)
+        check.check_divisor(self.groups, input_shape, axis, f"axis {axis}")
+        super().build(input_shape)
 
     def call(self, inputs: Any) -> tf.Tensor:
         x = self._as_input(inputs)

@@ -14,17 +14,19 @@ Keras models, v1 sessions, SavedModels), and on functions that XLA compiles (``j
 when they are traced. It does not see ops that run eagerly, one by one.
 
 The environment variable ``NV_NORMS_REWRITER=0`` makes the import load nothing until ``enable()`` is
-called.
+called. README.md has the others.
 """
 
 from ._options import configure
 from ._registration import disable, disabled, enable, is_enabled, start
 from ._report import Record, Report, clear_report, report
 from ._rewrite import rewrite
+from ._version import __version__
 
 __all__ = [
     "Record",
     "Report",
+    "__version__",
     "clear_report",
     "configure",
     "disable",

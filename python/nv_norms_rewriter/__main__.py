@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from . import _dot, _graphs, _tensorboard
+from ._report import width
 from ._rewrite import rewrite
+from ._version import __version__
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m nv_norms_rewriter")
+    parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     inspect = commands.add_parser(
         "inspect",
@@ -73,18 +75,20 @@ def _inspect(arguments: argparse.Namespace) -> None:
             )
         graphs = [graphs[names.index(arguments.signature)]]
 
-    width = max(120, shutil.get_terminal_size().columns)
-    console = Console(highlight=False, width=width)
+    console = Console(highlight=False, width=width())
     pairs = []
     for graph in graphs:
         rewritten, report = rewrite(graph.graph_def, arguments.device, graph.fetches)
-        console.print(
-            f"[bold]{escape(graph.name)}[/]: {len(graph.graph_def.node)} nodes before, "
-            f"{len(rewritten.node)} after"
-        )
+        bodies = list(_graphs.functions(graph, rewritten))
+        sizes = [f"{len(graph.graph_def.node)} nodes before, {len(rewritten.node)} after"]
+        sizes += [
+            f"{len(body.graph_def.node)} before, {len(after.node)} after in {body.name}"
+            for body, after in bodies
+        ]
+        console.print(f"[bold]{escape(graph.name)}[/]: {escape('; '.join(sizes))}")
         console.print(report)
         console.print()
-        pairs.append((graph, rewritten))
+        pairs += [(graph, rewritten), *bodies]
     if arguments.dot is not None:
         arguments.dot.write_text(_dot.draw(pairs))
         console.print(f"The graph before and after is drawn in {arguments.dot}", soft_wrap=True)

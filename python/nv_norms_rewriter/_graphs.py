@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,23 @@ def read(path: Path, fetches: tuple[str, ...] = ()) -> list[NamedGraph]:
     if path.name == "saved_model.pb":
         return _read_saved_model(path)
     return [_with_fetches(path.name, _read_graph_def(path), fetches)]
+
+
+def functions(
+    graph: NamedGraph, rewritten: tf.compat.v1.GraphDef
+) -> Iterator[tuple[NamedGraph, tf.compat.v1.GraphDef]]:
+    """The functions of a graph's library that another, rewritten form of it has otherwise, each as
+    a graph of its own."""
+    import tensorflow as tf
+
+    after = {function.signature.name: function for function in rewritten.library.function}
+    for function in graph.graph_def.library.function:
+        name = function.signature.name
+        if name in after and after[name] != function:
+            before = tf.compat.v1.GraphDef(node=function.node_def)
+            fetches = tuple(result.partition(":")[0] for result in function.ret.values())
+            new = tf.compat.v1.GraphDef(node=after[name].node_def)
+            yield NamedGraph(f"function {name}", before, fetches), new
 
 
 def _read_graph_def(path: Path) -> tf.compat.v1.GraphDef:

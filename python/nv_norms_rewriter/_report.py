@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import io
 import shutil
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, overload
 
@@ -16,6 +17,10 @@ _PYTHON_NAMES = {"half": "float16", "float": "float32", "double": "float64"}
 
 # TensorFlow's options that switch Grappler, or plugins in it, off.
 _OPTIONS_OF_OTHERS = {"disable_meta_optimizer": True, "use_plugin_optimizers": False}
+_ON_AGAIN = (
+    "nv_norms_rewriter.enable() switches it on for functions that have not run yet "
+    "(NV_NORMS_REWRITER=0 in the environment keeps an import from that)"
+)
 # Smaller graphs stay as they are; TensorFlow's default.
 _MIN_NODES = ("min_graph_nodes", 4)
 
@@ -84,8 +89,9 @@ class Report(Sequence[Record]):
     A sequence of Record; str() and print() give a table and a summary, rich prints it in colour.
 
     Attributes:
-      notices: sentences about what the rewriter cannot do in this process (another plugin holds a
-        device type, a driver is too old, an option of TensorFlow's keeps graphs from it).
+      notices: sentences about what the rewriter cannot do in this process (it is off, another
+        plugin holds a device type, a driver is too old, an option of TensorFlow's keeps graphs from
+        it).
     """
 
     def __init__(self, records: Iterable[Record] = (), notices: Iterable[str] = ()) -> None:
@@ -181,13 +187,18 @@ class Report(Sequence[Record]):
         from rich.console import Console
 
         text = io.StringIO()
-        width = max(120, shutil.get_terminal_size().columns)
-        Console(file=text, width=width, color_system=None, force_terminal=False).print(self)
+        Console(file=text, width=width(), color_system=None, force_terminal=False).print(self)
         lines = (line.rstrip() for line in text.getvalue().splitlines())
         return "\n".join(lines).strip("\n")
 
     def __repr__(self) -> str:
         return f"<Report: {self.summary()}>"
+
+
+def width() -> int:
+    """Columns of the terminal; elsewhere at least as many as most names want."""
+    columns = shutil.get_terminal_size().columns
+    return columns if sys.stdout.isatty() else max(120, columns)
 
 
 def _verdict(r: Record) -> str:
@@ -216,11 +227,13 @@ def report() -> Report:
         run.
     """
     if _process.loaded_core() is None:
-        return Report()
+        return Report(notices=[f"the rewriter is off: it was not loaded. {_ON_AGAIN}"])
     memory = _process.state()
     _look_at_gpus(memory)
     values, dropped = _records.remembered(_library.core())
     notices = list(memory["notices"])
+    if not _library.core().is_enabled():
+        notices.append(f"the rewriter is off: disable() or disabled() did that. {_ON_AGAIN}")
     notices += _switched_off()
     if dropped:
         notices.append(f"the report holds the latest {len(values)} records; {dropped} came before")

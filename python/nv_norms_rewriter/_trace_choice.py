@@ -54,7 +54,7 @@ def left_to_xla(
     fused: set[str] = set()  # the outputs of fused ops: what reads one has no neighbour there
     for group in _groups(records):
         node = edit.fused_node(group[0])
-        why = "configure(xla='none') leaves every normalization to XLA"
+        why = "configure(xla='none') or NV_NORMS_XLA=none leaves every normalization to XLA"
         if mode != "none":
             why = _xla_rule.why_left(_norm(graph, group, node, device_type, fused))
         if not why:

@@ -153,7 +153,10 @@ def why_left(norm: Norm) -> str:
     case = _case(norm)
     least = _least(case)
     if case.likely_elements < least:
-        return f"fewer than {least} elements: inside XLA on a {case.device} calls take that time"
+        return (
+            f"fewer than {least:,} elements: too few to pay for a call out of XLA's code on a "
+            f"{case.device}"
+        )
     nearest = _nearest(case, (Measured(*line) for line in MEASURED[case.device]))
     if nearest is None and case.neighbours in _OUTSIDE:
         # At least as good as with the activation outside.
@@ -164,8 +167,8 @@ def why_left(norm: Norm) -> str:
     if nearest.speedup >= _PAYS:
         return ""
     return (
-        f"{nearest.speedup:.2f} times as fast as XLA's own code at {nearest.shape}, the nearest "
-        f"that was measured ({_described(case)})"
+        f"the fused op is {nearest.speedup:.2f} times as fast as XLA's own code in the nearest "
+        f"case that was measured, {nearest.shape} ({_described(case)})"
     )
 
 

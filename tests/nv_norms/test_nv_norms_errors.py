@@ -199,6 +199,26 @@ BAD: dict[str, tuple[Callable[[tf.Tensor], Any], type[Exception], str]] = {
         ValueError,
         "reserve_space_1: expected 24 elements for axis [3] of x of shape (2, 3, 4, 6), got shape",
     ),
+    "mean of another size than an instance norm has": (
+        lambda x: nv_norms.fused_instance_norm_grad_op(x, x, C, tf.zeros(13), tf.zeros(12)),
+        ValueError,
+        "reserve_space_1: expected 12 elements for data_format 'NHWC' of x of shape (2, 3, 4",
+    ),
+    "an axis that is a truth value": (
+        lambda x: nv_norms.fused_layer_norm(x, axis=True),
+        TypeError,
+        "axis: expected an integer or several, got True",
+    ),
+    "groups that are a truth value": (
+        lambda x: nv_norms.fused_group_norm(x, groups=True),
+        TypeError,
+        "groups: expected an integer, got True",
+    ),
+    "an epsilon that is a truth value": (
+        lambda x: nv_norms.fused_layer_norm(x, epsilon=True),
+        ValueError,
+        "epsilon: expected a finite Python number >= 0, got True",
+    ),
     "gradient of y in another shape": (
         lambda x: nv_norms.fused_layer_norm_grad_op(x[:1], x, C, tf.zeros(24), tf.zeros(24)),
         ValueError,

@@ -134,3 +134,17 @@ def test_more_statistics_than_can_be_counted(ops: Any, device: str) -> None:
         ops.fused_group_norm(
             x=tf.zeros([2**20, 5, 0]), scale=[], offset=[], out_type=tf.float32, groups=2**50
         )
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("epsilon", [-1e-3, np.nan, np.inf])
+def test_an_epsilon_that_is_no_number_of_at_least_0(
+    ops: Any, device: str, epsilon: float, jit_compile: bool
+) -> None:
+    @tf.function(jit_compile=jit_compile)
+    def norm(x):
+        return ops.fused_rms_norm(x=x, scale=[], offset=[], out_type=tf.float32, epsilon=epsilon)
+
+    message = "epsilon is .*, expected a finite number of at least 0"
+    with tf.device(device), pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        norm(X)

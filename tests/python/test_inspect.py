@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import tensorflow as tf
 from processes import PACKAGES
 from tensorflow.core.protobuf import saved_model_pb2
 
+import nv_norms_rewriter
 from nv_norms_rewriter.__main__ import main
 
 
@@ -181,6 +183,35 @@ def test_option_of_the_other_kind_of_file(
     error = capsys.readouterr().err
     assert "--signature names a signature of a SavedModel" in error
     assert "graph.pb is a GraphDef" in error and "--fetch" in error
+
+
+def test_functions_are_counted_and_drawn_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @tf.function
+    def inner(x):
+        return keras.ops.layer_normalization(x)
+
+    outer = tf.function(lambda x: tf.nn.relu(inner(x)), autograph=False)
+    graph = outer.get_concrete_function(tf.TensorSpec((4, 8))).graph.as_graph_def()
+    file = tmp_path / "graph.pb"
+    file.write_bytes(graph.SerializeToString())
+    assert main(["inspect", str(file), "--dot", str(tmp_path / "graph.dot")]) == 0
+    text = _output(capsys)
+    found = re.search(
+        r"(\d+) nodes before, (\d+) after; (\d+) before, (\d+) after in function", text
+    )
+    assert found is not None, text
+    before, after, body_before, body_after = map(int, found.groups())
+    assert before == after and body_after < body_before
+    assert "FusedLayerNorm" in (tmp_path / "graph.dot").read_text()
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["--version"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out.strip() == nv_norms_rewriter.__version__
 
 
 def test_as_a_command(saved_model: Path) -> None:

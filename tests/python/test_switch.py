@@ -46,9 +46,11 @@ def test_disable_and_enable(x: tf.Tensor) -> None:
     assert not nv_norms_rewriter.is_enabled()
     _check(_norm()(x), x)
     assert len(nv_norms_rewriter.report()) == 0
+    assert "Note: the rewriter is off" in str(nv_norms_rewriter.report())
     nv_norms_rewriter.enable()
     nv_norms_rewriter.enable()
     assert nv_norms_rewriter.is_enabled()
+    assert "the rewriter is off" not in str(nv_norms_rewriter.report())
     _check(_norm()(x), x)
     assert len(nv_norms_rewriter.report().fused) == 1
 
