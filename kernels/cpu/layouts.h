@@ -27,11 +27,6 @@ void BackwardColumns(const BackwardProblem&, const BackwardBuffers&, const Paral
 template <typename T>
 void BackwardGeneral(const BackwardProblem&, const BackwardBuffers&, const ParallelFor&);
 
-// Runs everything on the calling thread.
-inline void Serially(int64_t total, int64_t, const Work& work) {
-  if (total > 0) work(0, total);
-}
-
 }  // namespace cpu
 }  // namespace nv_norms
 

@@ -33,7 +33,6 @@ using Vec = typename Simd<A>::V;
 template <typename A>
 constexpr int kLanes = NV_NORMS_VECTOR_BYTES / sizeof(A);
 
-constexpr int kFloats = kLanes<float>;
 typedef uint32_t U32 __attribute__((vector_size(NV_NORMS_VECTOR_BYTES)));
 typedef uint16_t U16 __attribute__((vector_size(NV_NORMS_VECTOR_BYTES / 2)));
 typedef uint16_t U16Two __attribute__((vector_size(NV_NORMS_VECTOR_BYTES)));

@@ -2,16 +2,17 @@
 # Everything that needs an NVIDIA GPU, in one go; builds nothing. What a machine lacks is said and left out.
 #
 # usage: tests/gpu/run.sh [folder for logs and tables, default build/gpu]
-#   PYTHON       the interpreter, default python3; with torch for the kernels' tests, tensorflow for the ops'
+#   PYTHON       the interpreter, default .venv/bin/python; with torch for the kernels' tests, tensorflow for the ops'
 #   GPU_STEPS    which of "kernels sanitizer ops benchmark" to run, default all
 # Built before: build/libnv_norms_kernels.so (benchmarks/kernels/build.sh) for kernels, sanitizer and
 # benchmark; the package's libraries (make test), or a library named by NV_NORMS_LIBRARY, for ops.
 set -u
 cd "$(dirname "$0")/../.."
 out=$(mkdir -p "${1:-build/gpu}" && cd "${1:-build/gpu}" && pwd)
-python=${PYTHON:-python3}
+python=${PYTHON:-.venv/bin/python}
 steps=${GPU_STEPS:-kernels sanitizer ops benchmark}
 failed=0
+ran=0
 export PYTHONUNBUFFERED=1
 
 wants() { [[ " $steps " == *" $1 "* ]]; }
@@ -20,6 +21,7 @@ wants() { [[ " $steps " == *" $1 "* ]]; }
 step() {
   local name=$1
   shift
+  ran=1
   "$@" >"$out/$name.log" 2>&1 || { failed=1; echo "FAILED: $name ($*)"; grep -E "^(E  |FAILED|=====.*(Invalid|Race|Uninit|Barrier))" "$out/$name.log" | head -20; }
   echo "$name: $(grep -v '^$' "$out/$name.log" | tail -1 | cut -c1-150)"
 }
@@ -63,4 +65,5 @@ if wants benchmark && [ $have_kernels = 1 ]; then
   step layer_norm env PYTHONPATH= "$python" benchmarks/kernels/rows.py --csv "$out/layer_norm.csv"
   step rms_norm env PYTHONPATH= "$python" benchmarks/kernels/rows.py --rms --csv "$out/rms_norm.csv"
 fi
+[ $ran = 1 ] || { echo "nothing ran"; exit 1; }
 exit $failed

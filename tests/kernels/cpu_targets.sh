@@ -1,9 +1,9 @@
 #!/bin/bash
 # Runs tests/kernels/test_cpu.py and test_cpu_precision.py for every instruction set that this CPU has, then with AddressSanitizer and
-# UndefinedBehaviorSanitizer together. usage: tests/kernels/cpu_targets.sh [pytest's options]; python: $PYTHON
+# UndefinedBehaviorSanitizer together. usage: tests/kernels/cpu_targets.sh [pytest's options]; python: $PYTHON, default .venv/bin/python
 set -eu
 cd "$(dirname "$0")/../.."
-python=${PYTHON:-python3}
+python=${PYTHON:-.venv/bin/python}
 tests="tests/kernels/test_cpu.py tests/kernels/test_cpu_precision.py"
 targets="baseline"
 grep -q -w avx2 /proc/cpuinfo && targets="$targets avx2"
