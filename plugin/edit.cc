@@ -141,7 +141,12 @@ int AddLoneForward(GraphView* view, Shapes* shapes, const ForwardMatch& match) {
   const auto inputs = FusedInputs(view, shapes, match, gamma, TensorId(), anchor);
   y_info = WithShapeOf(y_info, shapes->Get(inputs[0]));
   std::vector<int> controls;
-  for (int node : match.core) AddControls(*view, node, &controls);
+  std::vector<TensorId> dropped = {match.gamma};
+  for (int node : match.core) {
+    AddControls(*view, node, &controls);
+    for (const TensorId& input : view->inputs(node)) dropped.push_back(input);
+  }
+  AddControlsOfDropped(*view, dropped, inputs, &controls);
   const int fused = view->AddNode(def, inputs, controls, anchor);
   shapes->Set(fused, FusedOutputs(y_info, y_info.dtype));
   return fused;
@@ -166,14 +171,15 @@ int ApplyForward(GraphView* view, Shapes* shapes, const ForwardMatch& match,
 
   // What the replaced nodes waited for, and what they read and may now be unread.
   std::vector<int> controls, read;
+  std::vector<TensorId> dropped = {match.gamma, match.beta};
   for (int node : match.core) {
     AddControls(*view, node, &controls);
     for (const TensorId& input : view->inputs(node)) {
       read.push_back(input.node);
-      // In a branch that is not taken, only a constant's control edge may tell so.
-      if (view->op(input.node) == "Const") AddControls(*view, input.node, &controls);
+      dropped.push_back(input);
     }
   }
+  AddControlsOfDropped(*view, dropped, inputs, &controls);
   for (TensorId tensor : {match.gamma, match.beta}) {
     if (tensor.valid()) read.push_back(tensor.node);
   }

@@ -3,6 +3,7 @@
 #include "plugin/edit.h"
 #include "plugin/edit_steps.h"
 #include "plugin/graph/constants.h"
+#include "plugin/recognizer/ops.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 
@@ -109,6 +110,17 @@ void PutParameter(GraphView* view, Shapes* shapes, TensorId gradient, TensorId s
   PutIdentity(view, shapes, gradient, place);
 }
 
+// Whether somebody reads other outputs of an op that gives a gradient, which ours does not give:
+// the dscale of a FusedBatchNormGradV3, say.
+bool HasOtherOutputs(const GraphView& view, TensorId gradient,
+                     const std::function<bool(int)>& keep) {
+  if (gradient.port != 0) return true;
+  if (ClassOf(view.op(gradient.node)) != OpClass::kNormGrad) return false;
+  const auto& consumers = view.consumers(gradient.node);
+  return keep(gradient.node) || std::any_of(consumers.begin(), consumers.end(),
+                                            [](const Consumer& c) { return c.port != 0; });
+}
+
 }  // namespace
 
 Reason CheckBackward(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
@@ -129,6 +141,9 @@ Reason CheckBackward(const GraphView& view, const Shapes& shapes, const ForwardM
   const bool all_alive = std::all_of(made.begin(), made.end(),
                                      [&](TensorId tensor) { return view.alive(tensor.node); });
   if (!all_alive) return Reason::kNobodyReadsIt;  // another match has taken its place
+  for (TensorId tensor : made) {
+    if (HasOtherOutputs(view, tensor, keep)) return Reason::kNoGradient;
+  }
   // The fused gradient reads dy and the fused forward, which reads x, gamma and beta and waits for
   // what its nodes waited for; none of these may come from what the gradient gives.
   const std::unordered_set<int> outputs = NodesOf(made);
@@ -172,11 +187,16 @@ TensorId ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forw
 
   const std::unordered_set<int> outputs = NodesOf(backward.outputs());
   std::vector<int> controls, read;
+  std::vector<TensorId> dropped = {backward.gamma};
   for (int node : backward.core) {
     AddControls(*view, node, &controls);
-    for (const TensorId& input : view->inputs(node)) read.push_back(input.node);
+    for (const TensorId& input : view->inputs(node)) {
+      read.push_back(input.node);
+      dropped.push_back(input);
+    }
     read.push_back(node);
   }
+  AddControlsOfDropped(*view, dropped, inputs, &controls);
   const auto comes_later = [&](int control) {
     return std::find(backward.core.begin(), backward.core.end(), control) != backward.core.end() ||
            view->DependsOn(control, outputs);

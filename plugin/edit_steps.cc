@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <deque>
 #include <set>
+#include <unordered_set>
+#include <utility>
 
 #include "plugin/recognizer/ops.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
@@ -86,6 +88,26 @@ void AddControls(const GraphView& view, int node, std::vector<int>* controls) {
     if (std::find(controls->begin(), controls->end(), control) == controls->end()) {
       controls->push_back(control);
     }
+  }
+}
+
+void AddControlsOfDropped(const GraphView& view, const std::vector<TensorId>& dropped,
+                          const std::vector<TensorId>& kept, std::vector<int>* controls) {
+  constexpr int kMostHops = 8;
+  std::unordered_set<int> seen;
+  for (TensorId tensor : kept) seen.insert(tensor.node);
+  std::vector<int> level;
+  for (TensorId tensor : dropped) {
+    if (tensor.valid()) level.push_back(tensor.node);
+  }
+  for (int hop = 0; hop < kMostHops && !level.empty(); ++hop) {
+    std::vector<int> next;
+    for (int node : level) {
+      if (!IsPure(view.op(node)) || !seen.insert(node).second) continue;
+      AddControls(view, node, controls);
+      for (const TensorId& input : view.inputs(node)) next.push_back(input.node);
+    }
+    level = std::move(next);
   }
 }
 

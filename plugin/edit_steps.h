@@ -29,6 +29,11 @@ TensorId ParameterBehindViews(const GraphView& view, TensorId tensor);
 // Adds what a node waits for, each once.
 void AddControls(const GraphView& view, int node, std::vector<int>* controls);
 
+// The same of nodes that a fused op reads no more: of those that lead to `dropped`, but for what
+// leads to `kept`. In a branch that is not taken, only a constant's control edge may tell so.
+void AddControlsOfDropped(const GraphView& view, const std::vector<TensorId>& dropped,
+                          const std::vector<TensorId>& kept, std::vector<int>* controls);
+
 // Adds a constant next to the node `like`.
 TensorId AddConstant(GraphView* view, Shapes* shapes, const IntTensor& ints,
                      tensorflow::DataType type, const std::string& name, const std::string& device,

@@ -1,5 +1,6 @@
 #include "plugin/graph/validate.h"
 
+#include <algorithm>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -7,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/function.pb.h"
+#include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"
 
 namespace nv_norms {
@@ -38,7 +40,15 @@ absl::Status ValidateNode(const NodeDef& node) {
                                                      ", which a ", node.op(), " needs"));
     }
   }
-  return absl::OkStatus();
+  tensorflow::DataTypeVector types;
+  const absl::Status typed = tensorflow::InputTypesForNode(node, *op, &types);
+  if (!typed.ok()) return typed;
+  const auto given = std::count_if(node.input().begin(), node.input().end(), [](const auto& input) {
+    return input.empty() || input[0] != '^';
+  });
+  if (given == static_cast<int64_t>(types.size())) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(node.name(), " has ", given, " inputs, where a ",
+                                                 node.op(), " needs ", types.size()));
 }
 
 // The function that the node calls, which shape inference goes into; null if it calls none.

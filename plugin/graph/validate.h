@@ -7,8 +7,8 @@
 namespace nv_norms {
 
 // An error for what ends TensorFlow's shape inference with the process, as a graph from a file may
-// have it: a node without an attribute that its op needs, a control input before another input,
-// a function that calls itself.
+// have it, or ours: a node without an attribute or an input that its op needs, a control input
+// before another input, a function that calls itself.
 absl::Status ValidateForInference(const tensorflow::GraphDef& graph);
 
 }  // namespace nv_norms

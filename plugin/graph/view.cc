@@ -1,7 +1,11 @@
 #include "plugin/graph/view.h"
 
 #include <algorithm>
+#include <functional>
+#include <queue>
+#include <utility>
 
+#include "absl/strings/numbers.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 
@@ -13,21 +17,18 @@ const tensorflow::AttrValue* FindAttr(const tensorflow::NodeDef& def, const char
   return found == def.attr().end() ? nullptr : &found->second;
 }
 
-// "name", "name:2" or "^name".
-void SplitInput(const std::string& input, std::string* name, int* port) {
+// "name", "name:2" or "^name"; whether it is one of these.
+bool SplitInput(const std::string& input, std::string* name, int* port) {
   if (!input.empty() && input[0] == '^') {
     *name = input.substr(1);
     *port = -1;
-    return;
+    return true;
   }
   *port = 0;
   const size_t colon = input.rfind(':');
-  if (colon == std::string::npos) {
-    *name = input;
-    return;
-  }
   *name = input.substr(0, colon);
-  for (size_t i = colon + 1; i < input.size(); ++i) *port = *port * 10 + (input[i] - '0');
+  return colon == std::string::npos ||
+         (absl::SimpleAtoi(input.substr(colon + 1), port) && *port >= 0);
 }
 
 // Room between two nodes in the order, for those that edits put there.
@@ -61,9 +62,9 @@ GraphView::GraphView(tensorflow::GraphDef* graph) : graph_(graph) {
     std::vector<TensorId> inputs;
     std::vector<int> controls;
     for (const std::string& input : graph->node(i).input()) {
-      SplitInput(input, &name, &port);
+      const bool split = SplitInput(input, &name, &port);
       const int from = Find(name);
-      if (from < 0) {
+      if (!split || from < 0) {
         error_ = graph->node(i).name() + " reads " + input + ", which is not in the graph";
         return;
       }
@@ -94,11 +95,15 @@ void GraphView::Link(int node, const std::vector<TensorId>& inputs,
 }
 
 void GraphView::Raise(int node) {
-  constexpr int kGiveUp = 100000;  // a cycle, in which nothing can be ordered
-  std::vector<int> stack = {node};
-  for (int steps = 0; !stack.empty() && steps < kGiveUp; ++steps) {
-    const int at = stack.back();
-    stack.pop_back();
+  constexpr int kGiveUp = 100000;  // a cycle, in which nothing can be ordered, or a huge graph
+  // By what their order was: the nodes that one reads are raised before it.
+  using Raised = std::pair<int, int>;
+  std::priority_queue<Raised, std::vector<Raised>, std::greater<Raised>> waiting;
+  waiting.emplace(order_[node], node);
+  for (int steps = 0; !waiting.empty(); ++steps) {
+    if (steps == kGiveUp) return ComputeOrder();
+    const int at = waiting.top().second;
+    waiting.pop();
     int lowest = order_[at];
     const auto after = [&](int input) { lowest = std::max(lowest, order_[input] + 1); };
     for (const TensorId& input : inputs_[at]) {
@@ -108,10 +113,12 @@ void GraphView::Raise(int node) {
     if (lowest == order_[at] && at != node) continue;
     order_[at] = lowest;
     for (const Consumer& c : consumers_[at]) {
-      if (order_[c.node] <= lowest && !IsBackEdge(at, c.node)) stack.push_back(c.node);
+      if (order_[c.node] <= lowest && !IsBackEdge(at, c.node)) {
+        waiting.emplace(order_[c.node], c.node);
+      }
     }
     for (int c : control_consumers_[at]) {
-      if (order_[c] <= lowest) stack.push_back(c);
+      if (order_[c] <= lowest) waiting.emplace(order_[c], c);
     }
   }
 }

@@ -27,8 +27,9 @@ bool KeepsSign(const std::string& op) {
 
 bool Interpreter::IsIdleMaximum(int node) {
   const TensorId a = view_.inputs(node)[0], b = view_.inputs(node)[1];
-  return (IsNeverPositive(a) && IsNeverNegative(b, 0)) ||
-         (IsNeverPositive(b) && IsNeverNegative(a, 0));
+  Doubtful doubtful;
+  return (IsNeverPositive(a) && IsNeverNegative(b, 0, &doubtful)) ||
+         (IsNeverPositive(b) && IsNeverNegative(a, 0, &doubtful));
 }
 
 bool Interpreter::IsNeverPositive(TensorId tensor) {
@@ -36,8 +37,10 @@ bool Interpreter::IsNeverPositive(TensorId tensor) {
   return number && number->constant && number->value <= 0;
 }
 
-bool Interpreter::IsNeverNegative(TensorId tensor, int depth) {
+bool Interpreter::IsNeverNegative(TensorId tensor, int depth, Doubtful* doubtful) {
   if (depth > kMaxClampDepth || restart_) return false;
+  const auto tried = doubtful->find(tensor);
+  if (tried != doubtful->end() && tried->second <= depth) return false;
   const auto number = Number(tensor, 0);
   if (number && number->constant) return number->value >= 0;
   const std::string& op = view_.op(tensor.node);
@@ -46,8 +49,12 @@ bool Interpreter::IsNeverNegative(TensorId tensor, int depth) {
   const auto& inputs = view_.inputs(tensor.node);
   if (op == "Mul" && inputs[0] == inputs[1]) return true;
   const bool reads_all = ClassOf(op) == OpClass::kElementwise;
-  return std::all_of(inputs.begin(), reads_all ? inputs.end() : inputs.begin() + 1,
-                     [&](TensorId input) { return IsNeverNegative(input, depth + 1); });
+  const std::set<TensorId> read(inputs.begin(), reads_all ? inputs.end() : inputs.begin() + 1);
+  const bool all = std::all_of(read.begin(), read.end(), [&](TensorId input) {
+    return IsNeverNegative(input, depth + 1, doubtful);
+  });
+  if (!all) (*doubtful)[tensor] = depth;
+  return all;
 }
 
 // Whether a tensor is the variance or the mean square of a root, or N times that, however it is

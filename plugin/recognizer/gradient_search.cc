@@ -132,11 +132,18 @@ class GradientSearch {
     if (tensor == forward_.x || scene_.dependents.count(node) > 0) return true;
     if (tensor == forward_.gamma) return true;
     if (hops == 0 || ClassOf(view_.op(node)) == OpClass::kOpaque) return false;
+    const auto tried = not_ours_.find(node);
+    if (tried != not_ours_.end() && tried->second >= hops) return false;
     bool ours = false;
     for (const TensorId& input : view_.inputs(node)) {
       ours = FollowIfOurs(input, hops - 1) || ours;
     }
-    if (ours) scene_.dependents.insert(node);
+    if (ours) {
+      scene_.dependents.insert(node);
+      not_ours_.clear();  // others may lead here
+    } else {
+      not_ours_[node] = hops;
+    }
     return ours;
   }
 
@@ -476,7 +483,8 @@ class GradientSearch {
   Scene scene_;
   Axes axes_;
   std::unordered_set<int> from_dy_, forward_core_;
-  std::unordered_set<int> behind_;  // the nodes that the outputs came from
+  std::unordered_map<int, int> not_ours_;  // within so many hops
+  std::unordered_set<int> behind_;         // the nodes that the outputs came from
 
   Interpreter* interpreter_ = nullptr;
   std::optional<Gradients> reference_;

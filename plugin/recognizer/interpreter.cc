@@ -36,6 +36,13 @@ double Rounded(double value, tensorflow::DataType dtype) {
   return dtype == tensorflow::DT_FLOAT ? wide : value;
 }
 
+// What arithmetic on constants gives in the graph's type. Half precision's reciprocals stay as they
+// are (see Unrounded), unless nothing is left of them.
+double Kept(double value, tensorflow::DataType dtype, bool sum) {
+  const double rounded = Rounded(value, dtype);
+  return !IsNarrow(dtype) || sum || rounded == 0 || std::isinf(rounded) ? rounded : value;
+}
+
 }  // namespace
 
 Interpreter::Interpreter(const Scene& scene, Axes* axes, int draw)
@@ -329,9 +336,12 @@ std::optional<Known> Interpreter::Number(TensorId tensor, int depth) {
       op == "Tile" || (op == "Enter" && view_.GetBool(node, "is_constant", false))) {
     const auto a = input(0);
     if (!a) return std::nullopt;
-    if (op == "Reciprocal") return Known{1.0 / a->value, a->constant};
-    if (op == "Sqrt") return Known{std::sqrt(a->value), a->constant};
-    if (op == "Rsqrt") return Known{1.0 / std::sqrt(a->value), a->constant};
+    const auto known = [&](double value) {
+      return Known{a->constant ? Kept(value, view_.GetType(node, "T"), false) : value, a->constant};
+    };
+    if (op == "Reciprocal") return known(1.0 / a->value);
+    if (op == "Sqrt") return known(std::sqrt(a->value));
+    if (op == "Rsqrt") return known(1.0 / std::sqrt(a->value));
     if (op == "Neg") return Known{-a->value, a->constant};
     return a;
   }
@@ -344,10 +354,13 @@ std::optional<Known> Interpreter::Number(TensorId tensor, int depth) {
     const auto b = input(1);
     if (!b) return std::nullopt;
     const bool constant = a->constant && b->constant;
-    if (op == "Mul") return Known{a->value * b->value, constant};
-    if (op == "RealDiv") return Known{a->value / b->value, constant};
-    if (op == "AddV2") return Known{a->value + b->value, constant};
-    if (op == "Sub") return Known{a->value - b->value, constant};
+    const auto known = [&](double value, bool sum) {
+      return Known{constant ? Kept(value, view_.GetType(node, "T"), sum) : value, constant};
+    };
+    if (op == "Mul") return known(a->value * b->value, false);
+    if (op == "RealDiv") return known(a->value / b->value, false);
+    if (op == "AddV2") return known(a->value + b->value, true);
+    if (op == "Sub") return known(a->value - b->value, true);
     // Which of them is larger hangs on the size, and the draws may not tell.
     if (constant) return Known{std::max(a->value, b->value), true};
   }
@@ -369,6 +382,7 @@ std::optional<Known> Interpreter::CastNumber(int node, int depth) {
   auto number = Number(input, depth + 1);
   // The narrower type does not hold every number, and the wider one does not bring it back.
   const bool widens = from != to && (IsNarrow(from) || to == tensorflow::DT_DOUBLE);
+  if (number && number->constant && !widens) number->value = Kept(number->value, to, false);
   if (!number || !widens) return number;
   if (!number->constant) return std::nullopt;
   return Known{Rounded(number->value, from), true};

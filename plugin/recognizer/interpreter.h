@@ -83,7 +83,9 @@ class Interpreter {
   // Whether max(a, b) is a for every x: b is a constant that is not positive, and a never negative.
   bool IsIdleMaximum(int node);
   bool IsNeverPositive(TensorId tensor);
-  bool IsNeverNegative(TensorId tensor, int depth);
+  // `doubtful`: tensors of which it was not seen, from this depth on.
+  using Doubtful = std::unordered_map<TensorId, int, TensorIdHash>;
+  bool IsNeverNegative(TensorId tensor, int depth, Doubtful* doubtful);
   bool IsMoment(TensorId tensor);
   std::optional<Value> Reduction(int node);
   std::optional<Value> View(int node);

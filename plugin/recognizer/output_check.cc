@@ -60,6 +60,9 @@ bool OutputCheck::Fits(const Output& output, ForwardMatch* match, Reason* reason
     problem->axes = *axes;
   }
   // The other outputs of an op that normalizes are not those of ours.
+  if (ClassOf(near_.view.op(output.y.node)) == OpClass::kNorm && near_.keep(output.y.node)) {
+    return false;
+  }
   for (const Consumer& c : near_.view.consumers(output.y.node)) {
     if (c.port != 0) return false;
   }

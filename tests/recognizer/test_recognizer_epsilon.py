@@ -220,3 +220,22 @@ def test_product_that_is_zero_beside_a_nan(rng, norm) -> None:
         *(run(g, {"x": x}, ["y:0", "dx:0"]) for g in (graph, after)), strict=True
     ):
         np.testing.assert_allclose(got, stock, 1e-5, 1e-5)
+
+
+def test_epsilon_that_its_own_type_loses(rng) -> None:
+    """1e8 + 1e-3 is 1e8 in float32, and 1e-9 is 0 in half."""
+
+    def lost_in_a_sum() -> None:
+        big = tf.constant(1e8)
+        tf.identity(layer_norm(placeholder("x", (4, 6)), epsilon=(big + 1e-3) - big), name="y")
+
+    def lost_in_a_cast() -> None:
+        epsilon = tf.cast(tf.constant(1e-9), tf.half)
+        tf.identity(layer_norm(placeholder("x", (4, 6), tf.half), epsilon=epsilon), name="y")
+
+    x = (rng.normal(size=(4, 6)) * 1e-3).astype(np.float32)
+    for make, value in ((lost_in_a_sum, x), (lost_in_a_cast, np.ones((4, 6), np.float16))):
+        graph = trace(make)
+        after, _ = rewrite(graph, fetches=["y"])
+        stock, got = (run(each, {"x": value}) for each in (graph, after))
+        np.testing.assert_allclose(stock, got, 2e-5, 2e-5)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from recognizer_graphs import layer_norm, node, placeholder, run, trace
+from recognizer_graphs import layer_norm, moments, node, placeholder, run, trace
 
+import nv_norms
 from nv_norms_rewriter import rewrite
 
 
@@ -90,8 +92,29 @@ def test_op_without_its_inputs(op: str) -> None:
     for each in graph.node:
         if each.op == op:
             del each.input[:]
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match=f"has 0 inputs, where a {op} needs 2"):
         rewrite(graph)
+
+
+@pytest.mark.parametrize("op", ["Mean", "RsqrtGrad", "DestroyTemporaryVariable", "FusedLayerNorm"])
+def test_op_without_its_inputs_that_nobody_needs(op: str) -> None:
+    """TensorFlow infers no shapes of these, and so does not say it."""
+
+    def make() -> None:
+        x = placeholder("x", (2, 8))
+        tf.identity(layer_norm(x), name="dead")
+        tf.raw_ops.RsqrtGrad(y=x, dy=x)
+        nv_norms.fused_layer_norm(x)
+        tf.identity(layer_norm(placeholder("z", (2, 8))), name="y")
+
+    graph = trace(make)
+    if op == "DestroyTemporaryVariable":
+        graph.node.add(name="destroy", op=op).attr["T"].type = tf.float32.as_datatype_enum
+        node(graph, "destroy").attr["var_name"].s = b"v"
+    dead = next(each for each in graph.node if each.op == op)
+    del dead.input[:]
+    with pytest.raises(RuntimeError, match=f"{dead.name} has 0 inputs, where a {op} needs"):
+        rewrite(graph, fetches=["y"])
 
 
 def test_port_that_does_not_exist() -> None:
@@ -101,7 +124,9 @@ def test_port_that_does_not_exist() -> None:
         rewrite(graph)
 
 
-@pytest.mark.parametrize("port", ["-1", "abc", "", "99999999999999999999"])
+@pytest.mark.parametrize(
+    "port", ["-1", "abc", "", "99999999999999999999", "4294967295", "4294967296"]
+)
 def test_port_that_is_no_number(port: str) -> None:
     graph = _graph()
     node(graph, "y").input[0] += ":" + port
@@ -170,3 +195,30 @@ def _check_axes(computed: Callable, numbers: tuple[int, int]) -> None:
         node(graph, f"number_{i}").attr["value"].tensor.CopyFrom(value)
     after, report = rewrite(graph, device="CPU", fetches=["y"])
     assert not report.fused and [n.name for n in after.node] == [n.name for n in graph.node]
+
+
+@pytest.mark.parametrize("beside", ["a gradient", "a clamp"])
+def test_sums_of_sums_of_one_tensor_end(beside: str) -> None:
+    """As many ways lead through them as sixty to the sixth."""
+
+    def make() -> None:
+        x = placeholder("x", (4, 6))
+        if beside == "a gradient":
+            y = layer_norm(x, gamma=placeholder("g", (6,)))
+            tf.identity(y, name="y")
+            (dx,) = tf.gradients(y, [x], placeholder("dy", (4, 6)))
+            many = placeholder("z", (4, 6))
+            for _ in range(6):
+                many = tf.add_n([many] * 60)
+            tf.add_n([dx, many], name="dx")
+        else:
+            mean, many = moments(x)
+            for _ in range(6):
+                many = tf.add_n([many] * 60)
+            variance = tf.maximum(many, 0.0) / 60.0**6
+            tf.identity((x - mean) * tf.math.rsqrt(variance + 1e-3), name="y")
+
+    start = time.monotonic()
+    _, report = rewrite(trace(make), fetches=["y"] if beside == "a clamp" else ["y", "dx"])
+    assert time.monotonic() - start < 30
+    assert len(report.fused) >= 1
