@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <unordered_set>
 #include <utility>
 
 #include "plugin/recognizer/any_rank.h"
@@ -66,7 +67,7 @@ bool OutputCheck::Fits(const Output& output, ForwardMatch* match, Reason* reason
   for (const Consumer& c : near_.view.consumers(output.y.node)) {
     if (c.port != 0) return false;
   }
-  if (keeps_mean && (IsTermOfMore(output.y) || MeanGoesOn())) return false;
+  if (keeps_mean && (outputs_->IsTermOfMore(output.y) || MeanGoesOn())) return false;
   if (!IsRead(output.y.node)) {
     // Then nobody needs what leads to it either.
     settled_->insert(core.begin(), core.end());
@@ -200,18 +201,6 @@ bool OutputCheck::SizesSurelyFit(const Output& output) const {
                         axes.tied(), &axes);
 }
 
-// x / sqrt(var + epsilon) is an output of its own (Keras calls it rms_scaling), but mostly it is
-// the first of two terms.
-bool OutputCheck::IsTermOfMore(TensorId tensor) const {
-  for (const Consumer& c : near_.view.consumers(tensor)) {
-    if (!IsSum(near_.view.op(c.node))) continue;
-    for (const TensorId& other : near_.view.inputs(c.node)) {
-      if (other != tensor && outputs_->FromAnchor(other)) return true;
-    }
-  }
-  return false;
-}
-
 // Whether somebody reads x's mean for more than the variance. Then mean * rstd is likely to be
 // taken from x * rstd sooner or later, and both must be of the very same rstd: beside a mean of 1e6
 // the rounding of another one costs all digits.
@@ -231,13 +220,27 @@ bool OutputCheck::MeanGoesOn() const {
     const auto& inputs = view.inputs(reader);
     return op == "_Retval" || (op == "Mul" && inputs[0] == mean && inputs[1] == mean);
   };
-  for (int node : near_.scene.dependents) {
-    const std::string& op = view.op(node);
-    if (op != "Mean" && !IsProduct(op) && ClassOf(op) != OpClass::kView) continue;
-    const TensorId tensor{node, 0};
-    if (!is_mean(tensor)) continue;
-    for (const Consumer& c : view.consumers(node)) {
-      if (view.live(c.node) && !stays_within(tensor, c.node)) return true;
+  // From x on, and not behind rstd, where nothing is the mean, and of a deep net there is much.
+  std::vector<int> pending = {near_.statistics.x.node};
+  std::unordered_set<int> seen;
+  while (!pending.empty()) {
+    const int at = pending.back();
+    pending.pop_back();
+    for (const Consumer& consumer : view.consumers(at)) {
+      const int node = consumer.node;
+      const TensorId tensor{node, 0};
+      const std::string& op = view.op(node);
+      const bool may_lead =
+          op == "Mean" || op == "Sum" || IsProduct(op) || ClassOf(op) == OpClass::kView;
+      if (!may_lead || near_.scene.dependents.count(node) == 0 || outputs_->FromAnchor(tensor) ||
+          !seen.insert(node).second) {
+        continue;
+      }
+      pending.push_back(node);
+      if (op == "Sum" || !is_mean(tensor)) continue;
+      for (const Consumer& c : view.consumers(node)) {
+        if (view.live(c.node) && !stays_within(tensor, c.node)) return true;
+      }
     }
   }
   return near_.interpreter->restart();

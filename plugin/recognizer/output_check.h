@@ -32,7 +32,6 @@ class OutputCheck {
   bool ParametersSurelyFit(const Output& output, const Problem& problem,
                            const Dim& parameter) const;
   bool SizesSurelyFit(const Output& output) const;
-  bool IsTermOfMore(TensorId tensor) const;
   bool MeanGoesOn() const;
   bool IsRead(int node) const;
   bool HasNoSafeguard(const Output& output) const;

@@ -269,12 +269,25 @@ bool Outputs::VisitGuardedQuotient(int node) {
   return true;
 }
 
+// x / sqrt(var + epsilon) is an output of its own (Keras calls it rms_scaling), but mostly it is
+// the first of two terms.
+bool Outputs::IsTermOfMore(TensorId tensor) {
+  for (const Consumer& c : near_.view.consumers(tensor)) {
+    if (!IsSum(near_.view.op(c.node))) continue;
+    for (const TensorId& other : near_.view.inputs(c.node)) {
+      if (other != tensor && FromAnchor(other)) return true;
+    }
+  }
+  return false;
+}
+
 // Once an output is found, what combines the anchor with tensors that come after that output is
 // its gradient; there is much of that, and nothing to find in it.
-bool Outputs::MeetsLaterTensor(int node) const {
+bool Outputs::MeetsLaterTensor(int node) {
   int found = -1;
   for (const Output& output : all_) {
-    const bool complete = output.subtract_mean || near_.statistics.moment == Moment::kMeanSquare;
+    const bool complete = output.subtract_mean || near_.statistics.moment == Moment::kMeanSquare ||
+                          !IsTermOfMore(output.y);
     if (complete && found < 0) found = near_.view.order(output.y.node);
   }
   if (found < 0) return false;

@@ -58,6 +58,7 @@ class Outputs {
   const std::vector<Output>& all() const { return all_; }
   const Output* At(TensorId tensor) const;
   bool FromAnchor(TensorId tensor);  // whether a tensor is computed from the anchor
+  bool IsTermOfMore(TensorId tensor);
 
  private:
   bool FromX(TensorId tensor) const;  // or whether it is x
@@ -75,7 +76,7 @@ class Outputs {
   bool VisitNorm(int node);
   bool VisitGuardedQuotient(int node);
   bool VisitNode(int node);
-  bool MeetsLaterTensor(int node) const;
+  bool MeetsLaterTensor(int node);
   bool OnlyUsesOutput(int node);
 
   const Neighbourhood& near_;

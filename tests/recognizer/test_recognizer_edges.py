@@ -297,3 +297,24 @@ def test_session_that_feeds_an_inner_tensor(rng, fed: str) -> None:
     variance = values.get("variance:0", ((a - mean) ** 2).mean(-1, keepdims=True))
     expected = (a - mean) / np.sqrt(variance + values.get("epsilon:0", 1e-3))
     np.testing.assert_allclose(got, np.maximum(values.get("y:0", expected), 0), 2e-5, 2e-5)
+
+
+def test_norms_that_keep_their_means_in_a_deep_net_with_gradients() -> None:
+    """x / sqrt(variance + epsilon) * gamma, as Keras' rms_scaling has it: ten in a row."""
+
+    def norm(x: tf.Tensor, gamma: tf.Tensor) -> tf.Tensor:
+        _, variance = moments(x)
+        return x * tf.math.rsqrt(variance + 1e-3) * gamma
+
+    def make() -> None:
+        x, gamma = placeholder("x", (4, 6, 16)), placeholder("g", (16,))
+        z = x
+        for _ in range(9):
+            z = z + tf.sin(norm(z, gamma))
+        y = tf.identity(norm(z, gamma), name="y")
+        dx, dgamma = tf.gradients(tf.reduce_sum(tf.sin(y)), [x, gamma])
+        tf.identity(dx, name="dx")
+        tf.identity(dgamma, name="dgamma")
+
+    _, report = rewrite(trace(make), fetches=["y", "dx", "dgamma"])
+    assert report.counts == {"layer_norm forward": 10, "layer_norm backward": 10}
