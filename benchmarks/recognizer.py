@@ -117,10 +117,10 @@ def _optimize_bert(mode: str) -> None:
     ones = tf.ones((1, 16), tf.int32)
     inputs = {"token_ids": ones, "segment_ids": tf.zeros_like(ones), "padding_mask": ones}
 
-    def infer(x):
+    def infer(x: dict) -> dict:
         return model(x, training=False)
 
-    def train(x):
+    def train(x: dict) -> tuple:
         with tf.GradientTape() as tape:
             out = model(x, training=True)
             loss = sum(tf.reduce_mean(tf.square(out[key])) for key in out)

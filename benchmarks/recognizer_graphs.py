@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 
-def _block(with_gradient: bool):
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+def _block(with_gradient: bool) -> tf.compat.v1.GraphDef:
     """GraphDef of one post-norm transformer block: x -> y, and dy -> dx."""
     import tensorflow as tf
 
     width, heads, tokens = 64, 4, 16
 
-    def norm(x):
+    def norm(x: tf.Tensor) -> tf.Tensor:
         mean = tf.reduce_mean(x, -1, keepdims=True)
         variance = tf.reduce_mean(tf.math.squared_difference(x, mean), -1, keepdims=True)
         gamma, beta = (tf.compat.v1.placeholder(tf.float32, (width,)) for _ in range(2))
         scale = tf.math.rsqrt(variance + 1e-5) * tf.reshape(gamma, (1, 1, width))
         return x * scale + (tf.reshape(beta, (1, 1, width)) - mean * scale)
 
-    def dense(x, out):
+    def dense(x: tf.Tensor, out: int) -> tf.Tensor:
         kernel = tf.compat.v1.placeholder(tf.float32, (int(x.shape[-1]), out))
         bias = tf.compat.v1.placeholder(tf.float32, (out,))
         rows = tf.matmul(tf.reshape(x, (-1, int(x.shape[-1]))), kernel)
         return tf.reshape(tf.nn.bias_add(rows, bias), (-1, tokens, out))
 
-    def split(x):
+    def split(x: tf.Tensor) -> tf.Tensor:
         return tf.transpose(tf.reshape(x, (-1, tokens, heads, width // heads)), (0, 2, 1, 3))
 
     with tf.Graph().as_default() as graph:
@@ -42,7 +47,9 @@ def _block(with_gradient: bool):
     return graph.as_graph_def()
 
 
-def copies(with_gradient: bool, nodes: int, chained: bool, shared: bool):
+def copies(
+    with_gradient: bool, nodes: int, chained: bool, shared: bool
+) -> tuple[tf.compat.v1.GraphDef, int]:
     """(GraphDef of about so many nodes, how many blocks it has).
 
     Chained: the y of a block is the x of the next, the dx of one the dy of that before. Shared: all

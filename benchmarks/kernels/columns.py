@@ -72,14 +72,27 @@ class Timer:
         return statistics.median(begin.elapsed_time(end) for begin, end in events)
 
 
-def ours(timer: Timer, x, dy, groups: int, last: bool, slope: float | None = None) -> dict:
+def ours(
+    timer: Timer,
+    x: torch.Tensor,
+    dy: torch.Tensor,
+    groups: int,
+    last: bool,
+    slope: float | None = None,
+) -> dict:
     """Of x and dx in x's type, y and dy in dy's."""
     layout = {"groups": groups, "channels_last": last}
     return times(timer, x, dy, x.shape[-1 if last else 1], x.shape[0] * groups, layout, slope)
 
 
 def times(
-    timer: Timer, x, dy, channels: int, stats: int, layout: dict, slope: float | None = None
+    timer: Timer,
+    x: torch.Tensor,
+    dy: torch.Tensor,
+    channels: int,
+    stats: int,
+    layout: dict,
+    slope: float | None = None,
 ) -> dict:
     gamma, beta = (torch.randn(channels, device="cuda") for _ in range(2))
     mean = torch.empty(stats, device="cuda")
@@ -116,7 +129,7 @@ def times(
     return out
 
 
-def pytorch(timer: Timer, x, groups: int, compiled: bool) -> dict:
+def pytorch(timer: Timer, x: torch.Tensor, groups: int, compiled: bool) -> dict:
     """The best of PyTorch's ways, x channels first or in its channels-last memory format."""
     channels = x.shape[1]
     weight = torch.randn(channels, device="cuda", dtype=x.dtype, requires_grad=True)
@@ -125,10 +138,10 @@ def pytorch(timer: Timer, x, groups: int, compiled: bool) -> dict:
     if x.dim() in (4, 5):
         formats.append(torch.channels_last if x.dim() == 4 else torch.channels_last_3d)
 
-    def group_norm(x):
+    def group_norm(x: torch.Tensor) -> torch.Tensor:
         return functional.group_norm(x, groups, weight, bias, EPSILON)
 
-    def instance_norm(x):
+    def instance_norm(x: torch.Tensor) -> torch.Tensor:
         return functional.instance_norm(x, weight=weight, bias=bias, eps=EPSILON)
 
     forwards, backwards, compiles = [], [], []
@@ -151,7 +164,7 @@ def pytorch(timer: Timer, x, groups: int, compiled: bool) -> dict:
     return {**out, "compile_forward": min(compiles)} if compiles else out
 
 
-def measure(timer: Timer, shape: tuple, dtypes: str, options) -> list[dict]:
+def measure(timer: Timer, shape: tuple, dtypes: str, options: argparse.Namespace) -> list[dict]:
     n, spatial, channels, groups = shape
     dtype, other = (getattr(torch, name) for name in (dtypes.split(":") * 2)[:2])
     torch.manual_seed(0)

@@ -113,7 +113,14 @@ def peer(name: str, rms: bool) -> Callable:
     return lambda x, weight, bias: layernorm_fwd(x, weight, bias, eps=EPSILON)
 
 
-def measure_peer(name: str, options: argparse.Namespace, x, dy, gamma, beta) -> tuple:
+def measure_peer(
+    name: str,
+    options: argparse.Namespace,
+    x: torch.Tensor,
+    dy: torch.Tensor,
+    gamma: torch.Tensor,
+    beta: torch.Tensor | None,
+) -> tuple:
     """Milliseconds of a forward and a backward pass; None where there is none."""
     # PyTorch wants parameters of x's type, quack float32.
     weight, bias = (

@@ -303,7 +303,7 @@ std::vector<Statistics> FindStatistics(const GraphView& view, const Shapes& shap
       return found;
     }
     std::vector<TensorId> candidates = Candidates(view, shapes, {view.inputs(anchor)[0]});
-    // Only views: the op reads x itself, in another shape.
+    // The op reads x itself, in another shape or type.
     for (auto it = candidates.rbegin(); it != candidates.rend(); ++it) {
       int rank = RankNearby(view, shapes, *it, Dependents(view, *it, 40));
       found.push_back({output, *it, Moment::kVariance,
