@@ -99,7 +99,7 @@ def main() -> None:
         weights = weights or model.get_weights()
         model.set_weights(weights)
         loss = keras.losses.BinaryCrossentropy(from_logits=True)
-        # So TensorFlow optimizes the graph; with XLA, norms this small would be left to it.
+        # TensorFlow optimizes the graph so; with jit_compile=True it is rewritten when traced.
         model.compile(keras.optimizers.Adam(1e-2), loss, jit_compile=False)
         norms = sum(isinstance(la, keras.layers.GroupNormalization) for la in model.layers)
         where = "a GPU" if tf.config.list_physical_devices("GPU") else "the CPU"
