@@ -41,7 +41,7 @@ TensorId ParameterBehindViews(const GraphView& view, TensorId tensor) {
   while (true) {
     const int node = tensor.node;
     if (!view.control_inputs(node).empty()) return tensor;
-    if (view.def(node).attr().count("_gradient_op_type") > 0) return tensor;
+    if (HasOwnGradient(view, node)) return tensor;
     if (!IsWideningCast(view, node) && !IsPlainView(view.op(node))) return tensor;
     tensor = view.inputs(node)[0];
   }
@@ -179,6 +179,25 @@ TensorId AddReshapeToSplit(GraphView* view, Shapes* shapes, TensorId tensor,
   return AddReshape(view, shapes, tensor, shape, like, in_place_of);
 }
 
+TensorId AddTranspose(GraphView* view, Shapes* shapes, TensorId tensor,
+                      const std::vector<int64_t>& order, int like) {
+  const TensorId order_tensor =
+      AddConstant(view, shapes, {/*scalar=*/false, order}, tensorflow::DT_INT32,
+                  view->name(like) + "/order", view->def(like).device(), like, {tensor.node});
+  TensorInfo info = shapes->Get(tensor);
+  NodeDef def;
+  def.set_op("Transpose");
+  def.set_name(view->UniqueName(view->name(like) + "/transpose"));
+  CopyPlacement(view->def(like), &def);
+  SetType(&def, "T", info.dtype);
+  SetType(&def, "Tperm", tensorflow::DT_INT32);
+  const TensorId transposed{view->AddNode(def, {tensor, order_tensor}, {}, like), 0};
+  const std::vector<int64_t> dims = info.dims;
+  for (size_t i = 0; i < dims.size(); ++i) info.dims[i] = dims[order[i]];
+  shapes->Set(transposed.node, {info});
+  return transposed;
+}
+
 TensorId AddCast(GraphView* view, Shapes* shapes, TensorId tensor, DataType to, int like) {
   NodeDef def;
   def.set_op("Cast");
@@ -235,8 +254,7 @@ void RemoveUnread(GraphView* view, const std::vector<int>& start,
     if (!view->control_consumers(node).empty()) {
       // A Switch has no control edge of its own branch to give; such a node stays.
       const bool branches = std::any_of(inputs.begin(), inputs.end(), [&](int input) {
-        const std::string& op = view->op(input);
-        return op == "Switch" || op == "RefSwitch" || op == "Merge" || op == "RefMerge";
+        return IsSwitchOrMerge(view->op(input));
       });
       if (branches) continue;
       const std::vector<int> waiting = view->control_consumers(node);

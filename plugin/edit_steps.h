@@ -55,6 +55,10 @@ TensorId AddReshapeLike(GraphView* view, Shapes* shapes, TensorId tensor, Tensor
 TensorId AddReshapeToSplit(GraphView* view, Shapes* shapes, TensorId tensor,
                            const ForwardMatch& match, int like, int in_place_of);
 
+// Adds a Transpose of `tensor` next to the node `like`.
+TensorId AddTranspose(GraphView* view, Shapes* shapes, TensorId tensor,
+                      const std::vector<int64_t>& order, int like);
+
 // Adds a Cast of `tensor` next to the node `like`.
 TensorId AddCast(GraphView* view, Shapes* shapes, TensorId tensor, tensorflow::DataType to,
                  int like);

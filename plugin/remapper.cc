@@ -24,6 +24,7 @@
 #include "plugin/graph/view.h"
 #include "plugin/layout/layout.h"
 #include "plugin/recognizer/backward.h"
+#include "plugin/recognizer/dy_candidates.h"
 #include "plugin/recognizer/forward.h"
 #include "plugin/recognizer/lone_gradient.h"
 #include "plugin/recognizer/ops.h"
@@ -156,7 +157,8 @@ class Remapper {
     const bool here = HasGradient(*view_, match.statistics.anchor);
     const bool elsewhere = !here && HasGradientElsewhere(*view_, match.statistics.anchor);
     Reason refusal = elsewhere ? Reason::kGradientElsewhere : Reason::kNoGradient;
-    const auto found = FindBackward(*view_, *shapes_, match, keep_);
+    auto found = FindBackward(*view_, *shapes_, match, keep_);
+    if (here && found.empty()) found = FindTransposed(match);
     const auto gradients = Sound(match, found, &refusal);
     const std::string anchor = view_->name(match.statistics.anchor.node);
     const Record blank = RecordOf(match);
@@ -179,6 +181,18 @@ class Remapper {
       left.outputs = {anchor};
       LeaveGradient(std::move(left), anchor, refusal);
     }
+  }
+
+  // A gradient whose dy is in another order of axes than x: a Transpose of dy is put into the graph
+  // for it, and goes where it does not help.
+  std::vector<BackwardMatch> FindTransposed(const ForwardMatch& match) {
+    for (const TransposedDy& each : TransposedDys(*view_, *shapes_, match)) {
+      const TensorId dy = AddTranspose(view_, shapes_, each.dy, each.order, each.dy.node);
+      const BackwardMatch found = FindBackwardFrom(*view_, *shapes_, match, dy, keep_);
+      if (found.dx.valid()) return {found};
+      RemoveUnread(view_, {dy.node}, keep_);
+    }
+    return {};
   }
 
   // A gradient whose forward nobody asks for.

@@ -35,10 +35,6 @@ bool IsActivationGradient(const std::string& op) {
 // What reads only a tensor's shape, and may read that of another one of the same shape.
 bool ReadsShape(const std::string& op) { return op == "Shape" || op == "Size" || op == "Rank"; }
 
-bool HasOwnGradient(const GraphView& view, int node) {
-  return view.def(node).attr().count("_gradient_op_type") > 0;
-}
-
 class Finder {
  public:
   Finder(const GraphView& view, const Shapes* shapes, const std::function<bool(int)>& keep,
@@ -202,7 +198,7 @@ class Finder {
       // Who waits for it is to wait for what it reads; a branch's tensor has no control edge to
       // give.
       const std::string& op = view_.op(behind.node);
-      const bool branches = op == "Switch" || op == "RefSwitch" || op == "Merge";
+      const bool branches = IsSwitchOrMerge(op);
       if (branches && !view_.control_consumers(gradient).empty()) return false;
     }
     return true;

@@ -16,11 +16,6 @@ namespace {
 using tensorflow::DataType;
 using tensorflow::DT_FLOAT;
 
-// What is differentiated after this by a function of its own must stay.
-bool HasOwnGradient(const GraphView& view, int node) {
-  return view.def(node).attr().count("_gradient_op_type") > 0;
-}
-
 // float32 to half or bfloat16.
 bool Narrows(const GraphView& view, int node) {
   return view.op(node) == "Cast" && !HasOwnGradient(view, node) &&

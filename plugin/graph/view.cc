@@ -347,6 +347,14 @@ std::string GraphView::UniqueName(const std::string& wanted) const {
   return name;
 }
 
+bool HasOwnGradient(const GraphView& view, int node) {
+  return view.def(node).attr().count("_gradient_op_type") > 0;
+}
+
+bool IsSwitchOrMerge(const std::string& op) {
+  return op == "Switch" || op == "RefSwitch" || op == "Merge" || op == "RefMerge";
+}
+
 bool IsArgument(const std::string& op) {
   return op == "_Arg" || op == "Placeholder" || op == "PlaceholderWithDefault";
 }

@@ -121,6 +121,12 @@ class GraphView {
   std::vector<bool> live_;
 };
 
+// Whether it is differentiated after this by a function of its own, and so must stay.
+bool HasOwnGradient(const GraphView& view, int node);
+
+// Ops whose tensors may belong to a branch, while a control edge from them does not tell which.
+bool IsSwitchOrMerge(const std::string& op);
+
 // Whether an op gives what the graph's owner feeds.
 bool IsArgument(const std::string& op);
 

@@ -177,4 +177,10 @@ std::vector<BackwardMatch> FindBackward(const GraphView& view, const Shapes& sha
   return WithoutOverlap(view, forward, found);
 }
 
+BackwardMatch FindBackwardFrom(const GraphView& view, const Shapes& shapes,
+                               const ForwardMatch& forward, TensorId dy,
+                               const std::function<bool(int)>& keep) {
+  return FindGradient(view, shapes, forward, dy, forward.x, {}, keep);
+}
+
 }  // namespace nv_norms

@@ -48,6 +48,10 @@ struct BackwardMatch {
 std::vector<BackwardMatch> FindBackward(const GraphView& view, const Shapes& shapes,
                                         const ForwardMatch& forward,
                                         const std::function<bool(int)>& keep);
+// The one that is computed from this dy, which has x's shape; found() is false where there is none.
+BackwardMatch FindBackwardFrom(const GraphView& view, const Shapes& shapes,
+                               const ForwardMatch& forward, TensorId dy,
+                               const std::function<bool(int)>& keep);
 
 // Whether the graph differentiates the anchor of a normalization: RsqrtGrad and the like read it,
 // or views of it (a Jacobian's gradients have an axis more).

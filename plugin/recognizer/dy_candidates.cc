@@ -87,32 +87,13 @@ bool SameShape(const TensorInfo& dy, const TensorInfo& x, bool surely) {
   return true;
 }
 
-}  // namespace
-
-std::vector<DyCandidate> DyCandidates(const GraphView& view, const Shapes& shapes,
-                                      const ForwardMatch& forward) {
+// Calls add(tensor, surely) for what is multiplied with x or inner tensors, the likeliest first.
+template <typename Add>
+void ForFactors(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
+                const Add& add) {
   std::set<int> inner(forward.core.begin(), forward.core.end());
   std::vector<TensorId> near = {forward.x};
   for (int node : forward.core) near.push_back({node, 0});
-  std::vector<TensorId> likes = {forward.x};
-  for (int node : forward.core) {
-    if (view.op(node) == "Reshape" && view.inputs(node)[0] == forward.x) likes.push_back({node, 0});
-    if (view.op(node) == "Cast" && view.op(view.inputs(node)[0].node) == "Reshape") {
-      likes.push_back({node, 0});
-    }
-  }
-  std::vector<DyCandidate> found;
-  const auto add = [&](TensorId tensor, bool surely = false) {
-    if (static_cast<int>(found.size()) == kMaxCandidates) return;
-    for (const DyCandidate& candidate : found) {
-      if (candidate.dy == tensor) return;
-    }
-    for (const TensorId& like : likes) {
-      if (!SameShape(shapes.Get(tensor), shapes.Get(like), surely)) continue;
-      found.push_back({tensor, like});
-      return;
-    }
-  };
   const auto consider = [&](TensorId other) {
     if (other == forward.x || inner.count(other.node) > 0) return;
     // dy behind its views; or behind the product with gamma, which comes first in RMS norms.
@@ -124,20 +105,21 @@ std::vector<DyCandidate> DyCandidates(const GraphView& view, const Shapes& shape
               sibling != factor && BehindViews(view, shapes, forward, sibling) ==
                                        BehindViews(view, shapes, forward,
                                                    forward.gamma.valid() ? forward.gamma : sibling);
-          if (with_gamma && forward.gamma.valid()) add(BehindViews(view, shapes, forward, factor));
-          if (with_gamma && forward.gamma.valid()) add(factor);
+          if (with_gamma && forward.gamma.valid())
+            add(BehindViews(view, shapes, forward, factor), false);
+          if (with_gamma && forward.gamma.valid()) add(factor, false);
         }
       }
     }
     const TensorId source = BehindViews(view, shapes, forward, other, Sums::kAny);
     const TensorId nearer = BehindViews(view, shapes, forward, other, Sums::kOverNothing);
     add(source, /*surely=*/source != nearer);
-    add(nearer);
-    add(behind);
+    add(nearer, false);
+    add(behind, false);
     // Between its views: the innermost that has x's shape, which no cast has widened yet.
     std::vector<TensorId> views;
     for (TensorId at = other; at != source; at = view.inputs(at.node)[0]) views.push_back(at);
-    for (auto at = views.rbegin(); at != views.rend(); ++at) add(*at);
+    for (auto at = views.rbegin(); at != views.rend(); ++at) add(*at, false);
   };
   for (const TensorId& tensor : near) {
     for (const Consumer& c : view.consumers(tensor)) {
@@ -149,6 +131,67 @@ std::vector<DyCandidate> DyCandidates(const GraphView& view, const Shapes& shape
         consider(view.inputs(c.node)[0]);
       }
     }
+  }
+}
+
+}  // namespace
+
+std::vector<DyCandidate> DyCandidates(const GraphView& view, const Shapes& shapes,
+                                      const ForwardMatch& forward) {
+  std::vector<TensorId> likes = {forward.x};
+  for (int node : forward.core) {
+    if (view.op(node) == "Reshape" && view.inputs(node)[0] == forward.x) likes.push_back({node, 0});
+    if (view.op(node) == "Cast" && view.op(view.inputs(node)[0].node) == "Reshape") {
+      likes.push_back({node, 0});
+    }
+  }
+  std::vector<DyCandidate> found;
+  ForFactors(view, shapes, forward, [&](TensorId tensor, bool surely) {
+    if (static_cast<int>(found.size()) == kMaxCandidates) return;
+    for (const DyCandidate& candidate : found) {
+      if (candidate.dy == tensor) return;
+    }
+    for (const TensorId& like : likes) {
+      if (!SameShape(shapes.Get(tensor), shapes.Get(like), surely)) continue;
+      found.push_back({tensor, like});
+      return;
+    }
+  });
+  return found;
+}
+
+std::vector<TransposedDy> TransposedDys(const GraphView& view, const Shapes& shapes,
+                                        const ForwardMatch& forward) {
+  const TensorInfo x = shapes.Get(forward.x);
+  if (!x.rank_known) return {};
+  const size_t rank = x.dims.size();
+  std::vector<int> transposes;
+  const auto look_at = [&](int node) {
+    if (view.op(node) == "Transpose") transposes.push_back(node);
+  };
+  for (int node : forward.core) look_at(node);
+  for (const Consumer& c : view.consumers(forward.y)) look_at(c.node);
+  std::vector<TransposedDy> found;
+  for (int node : transposes) {
+    const auto order = IntConstant(view, view.inputs(node)[1].node);
+    if (!order || order->values.size() != rank) continue;
+    // Of x in that order, and from there back.
+    TensorInfo like = x;
+    std::vector<int64_t> back(rank, -1);
+    for (size_t i = 0; i < rank; ++i) {
+      const int64_t from = order->values[i] + (order->values[i] < 0 ? rank : 0);
+      if (from < 0 || from >= static_cast<int64_t>(rank)) break;
+      like.dims[i] = x.dims[from];
+      back[from] = static_cast<int64_t>(i);
+    }
+    if (std::count(back.begin(), back.end(), -1) > 0) continue;
+    ForFactors(view, shapes, forward, [&](TensorId tensor, bool surely) {
+      if (static_cast<int>(found.size()) == kMaxCandidates) return;
+      for (const TransposedDy& other : found) {
+        if (other.dy == tensor && other.order == back) return;
+      }
+      if (SameShape(shapes.Get(tensor), like, surely)) found.push_back({tensor, back});
+    });
   }
   return found;
 }

@@ -20,6 +20,15 @@ struct DyCandidate {
 std::vector<DyCandidate> DyCandidates(const GraphView& view, const Shapes& shapes,
                                       const ForwardMatch& forward);
 
+// The same of tensors in an order of axes to which x or y is transposed: where the forward was
+// taken for a norm of what comes before its Transposes, dy may come after those.
+struct TransposedDy {
+  TensorId dy;
+  std::vector<int64_t> order;  // that of a Transpose of dy to x's shape
+};
+std::vector<TransposedDy> TransposedDys(const GraphView& view, const Shapes& shapes,
+                                        const ForwardMatch& forward);
+
 }  // namespace nv_norms
 
 #endif  // NV_NORMS_PLUGIN_RECOGNIZER_DY_CANDIDATES_H_

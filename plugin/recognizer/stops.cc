@@ -30,7 +30,7 @@ bool StopsGradient(const GraphView& view, const std::unordered_set<int>& nodes,
                    const std::unordered_set<int>& forward) {
   for (int node : nodes) {
     if (forward.count(node) > 0) continue;
-    if (view.def(node).attr().count("_gradient_op_type") > 0) return true;
+    if (HasOwnGradient(view, node)) return true;
     if (view.op(node) == "PreventGradient") return true;
     if (view.op(node) != "StopGradient") continue;
     for (const Consumer& c : view.consumers(node)) {

@@ -235,3 +235,37 @@ def test_copies_of_dy_and_who_waits_for_the_gradient(rng) -> None:
     for each in (graph, after):
         for one, want in zip(run(each, values, fetches), expected, strict=True):
             np.testing.assert_allclose(one, want, 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("order", [(1, 0, 2), (2, 0, 1)])
+@pytest.mark.parametrize("shape", [(4, 6, 8), (6, 6, 6), (None, 6, 8), (None, 6, None)])
+def test_dy_that_is_a_sum_in_the_order_behind_a_transpose(
+    rng, shape: tuple[int | None, ...], order: tuple[int, ...]
+) -> None:
+    """x is taken for what comes before the Transpose, as both directions of a recurrent layer read
+    one Transpose of y, and each gives dy through a Transpose of its own."""
+    sizes = tuple(size or 6 for size in shape)
+    channels = sizes[order[-1]]
+    inverse = tuple(int(i) for i in np.argsort(order))
+
+    def make() -> None:
+        x = tf.nn.relu(placeholder("x", shape))
+        gamma, beta = placeholder("gamma", (channels,)), placeholder("beta", (channels,))
+        inner = layer_norm(tf.transpose(x, order), -1, EPSILON, gamma, beta)
+        tf.identity(tf.transpose(inner, inverse), name="y")
+        dys = [tf.transpose(placeholder(name, shape), order) for name in ("dy", "dy_2")]
+        gradients = tf.gradients(inner, [x, gamma, beta], tf.add_n(dys))
+        for name, gradient in zip("abc", gradients, strict=True):
+            tf.identity(gradient, name=name)
+
+    graph = tf.compat.v1.graph_util.extract_sub_graph(trace(make), ["y", "a", "b", "c"])
+    after, backward = _backward(graph)
+    assert len(backward) == 1
+    values = _values(rng, sizes, channels)
+    values["dy_2"] = rng.normal(size=sizes).astype(np.float32)
+    dy = values["dy"].astype(np.float64) + values["dy_2"]
+    axis = (order[-1],)
+    expected = oracle.backward(dy, values["x"], values["gamma"], axis, axis, EPSILON)
+    got = [run(after, values, f"{name}:0") for name in "abc"]
+    for each, wanted in zip(got, (expected.dx, expected.dgamma, expected.dbeta), strict=True):
+        np.testing.assert_allclose(each, wanted, 2e-4, 2e-4)
