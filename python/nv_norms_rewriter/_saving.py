@@ -25,6 +25,8 @@ MARK = "_nv_norms_traced"
 # first output before, which is still in the graph, and the type of that.
 REPLACED = "_nv_norms_replaced"
 REPLACED_TYPE = "_nv_norms_replaced_type"
+# The name of the op itself then: who inlines or imports it renames all ops, but no attributes.
+OWN_NAME = "_nv_norms_own_name"
 
 
 @contextlib.contextmanager
@@ -229,12 +231,15 @@ def _hand_on_what_was(graph_def: Any) -> None:
 
 
 def _replaced(node: Any) -> tuple[str, int]:
-    """What a node says of the op that it replaced, which it says no more then; "" if nothing."""
+    """What a node says of the op that it replaced, which it says no more then; "" if nothing, or in
+    the names of another graph."""
     if REPLACED not in node.attr:
         return "", 0
     was, type_of_it = node.attr[REPLACED].s.decode(), node.attr[REPLACED_TYPE].type
-    del node.attr[REPLACED], node.attr[REPLACED_TYPE]
-    return was, type_of_it
+    is_own = OWN_NAME in node.attr and node.attr[OWN_NAME].s.decode() == node.name
+    for name in (REPLACED, REPLACED_TYPE, OWN_NAME):
+        node.attr.pop(name, None)
+    return (was, type_of_it) if is_own else ("", 0)
 
 
 def _outputs(node: Any) -> list[str]:

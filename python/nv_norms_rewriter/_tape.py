@@ -90,25 +90,46 @@ def _install_for_functions() -> None:
 
     @functools.wraps(make_pair)
     def construct(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        if _is_for_xla(self):
+            return leaving(self, *arguments, **keywords)
         if _made() is not None:
             _trace.before_gradient(self._func_graph)
         else:
             _trace.leave(self._func_graph)
         return make_pair(self, *arguments, **keywords)
 
+    leaving = _leaving(make_pair)
+
     called._construct_forward_backward = construct
 
 
+def _is_for_xla(functions: Any) -> bool:
+    """Whether XLA compiles the function: it was looked at when it was traced, or is to stay."""
+    compiled = functions._attrs.get("_XlaMustCompile")
+    return compiled is not None and compiled.b
+
+
+def _leaving(make_pair: Callable[..., Any]) -> Callable[..., Any]:
+    """With the function's graph, and those that it calls, as they are."""
+
+    def left(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        _trace.leave(self._func_graph)
+        with _leaving_graphs_alone():
+            return make_pair(self, *arguments, **keywords)
+
+    return left
+
+
 def _rewriting_first(make_pair: Callable[..., Any]) -> Callable[..., Any]:
+    leaving = _leaving(make_pair)
+
     @functools.wraps(make_pair)
     def forward_and_backward(self: Any, inference_args: Any, input_tangents: Any) -> Any:
         if input_tangents:  # in forward mode
             _trace.leave(self._func_graph)
             return make_pair(self, inference_args, input_tangents)
-        if _trace_where.is_elsewhere(inference_args):
-            _trace.leave(self._func_graph)
-            with _leaving_graphs_alone():
-                return make_pair(self, inference_args, input_tangents)
+        if _trace_where.is_elsewhere(inference_args) or _is_for_xla(self):
+            return leaving(self, inference_args, input_tangents)
         _trace.before_gradient(self._func_graph)
         with _differentiating():
             return make_pair(self, inference_args, input_tangents)

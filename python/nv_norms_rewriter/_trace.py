@@ -81,8 +81,9 @@ def _transform(graph: Any) -> None:
 
 
 def leave(graph: Any) -> None:
-    """Has the graph stay as it is."""
-    setattr(graph, _LOOKED_AT, True)
+    """Has the graph stay as it is, once an edit that another thread makes has ended."""
+    with _process.state()["differentiated"]:
+        setattr(graph, _LOOKED_AT, True)
 
 
 def before_gradient(graph: Any) -> None:
@@ -90,11 +91,12 @@ def before_gradient(graph: Any) -> None:
 
     From that one alone no gradient can be recognized; of a fused op it is one op. After that the
     graph stays: what has been made of it finds tensors by the graph's outputs, at each call anew.
+    In what XLA compiles, graphs were looked at when they were traced, or they are to stay.
     """
     memory = _process.state()
     # Threads may differentiate one function at once: the others wait for the edit's end.
     with memory["differentiated"]:
-        elsewhere = getattr(memory["thread"], "elsewhere", False)
+        elsewhere = getattr(memory["thread"], "elsewhere", False) or _trace_where.builds_for_xla()
         if not getattr(graph, _LOOKED_AT, False) and not elsewhere:
             _look(graph, lambda graph: "tape" if _trace_where.may_be_edited(graph) else None)
         leave(graph)

@@ -86,6 +86,7 @@ class Edit:
         self._before = {node.name: node for node in before.node}
         self._after = {node.name: node for node in after.node}
         self._made: dict[str, tf.Operation | None] = {}
+        self._changed: dict[str, bool] = {}
         self._left: frozenset[str] = frozenset()
 
     def fused_node(self, record: dict[str, Any]) -> NodeDef:
@@ -173,6 +174,11 @@ class Edit:
 
     def _is_changed(self, name: str) -> bool:
         """Whether the node is new, or computed by another op than before."""
+        if name not in self._changed:
+            self._changed[name] = self._differs(name)
+        return self._changed[name]
+
+    def _differs(self, name: str) -> bool:
         old, new = self._before.get(name), self._after[name]
         if old is not None and old.op == new.op == "Placeholder":
             return False  # another one would be no argument
@@ -239,6 +245,7 @@ class Edit:
         graph = self._graph
         attributes = dict(node.attr)
         by_name = attributes.pop(BY_NAME, None)
+        name = graph.unique_name(node.name)
         old = self._old(node.name)
         was = old.outputs[0] if old is not None and old.outputs else None
         # With the op, not after it: another thread may ask for the graph meanwhile.
@@ -248,10 +255,11 @@ class Edit:
             kind = was.dtype.as_datatype_enum
             attributes[_saving.REPLACED] = tf.compat.v1.AttrValue(s=was.op.name.encode())
             attributes[_saving.REPLACED_TYPE] = tf.compat.v1.AttrValue(type=kind)
+            attributes[_saving.OWN_NAME] = tf.compat.v1.AttrValue(s=name.encode())
         op = graph._create_op_internal(
             node.op,
             inputs,
-            name=graph.unique_name(node.name) + "/",
+            name=f"{name}/",
             attrs=attributes,
             compute_device=False,
         )
@@ -371,15 +379,17 @@ class Edit:
     def _replace_outputs(self) -> None:
         graph = self._graph
         replaced: dict[int, tf.Tensor] = {}
-        for i, tensor in enumerate(graph.outputs):
+        for tensor in graph.outputs:
             op = self._made.get(tensor.op.name) if tensor.graph is graph else None
-            if op is None or op is tensor.op:
-                continue
-            replaced[id(tensor)] = graph.outputs[i] = op.outputs[tensor.value_index]
+            if op is not None and op is not tensor.op:
+                replaced[id(tensor)] = op.outputs[tensor.value_index]
         if replaced:
-            graph.structured_outputs = tf.nest.map_structure(
+            # Before anything is changed, as the first may raise.
+            structured = tf.nest.map_structure(
                 lambda t: replaced.get(id(t), t), graph.structured_outputs, expand_composites=True
             )
+            graph.outputs[:] = [replaced.get(id(t), t) for t in graph.outputs]
+            graph.structured_outputs = structured
         if any(self._made.get(op.name) is not None for op in graph.control_outputs):
             graph.control_outputs = [self._made.get(op.name) or op for op in graph.control_outputs]
 

@@ -106,6 +106,18 @@ def _is_compiled(graph: Any) -> bool:
     return any(_is_xla(context) for context in contexts)
 
 
+def builds_for_xla() -> bool:
+    """Whether what is built now is for XLA to compile."""
+    from tensorflow.python.framework import ops
+
+    graph = ops.get_default_graph()
+    while graph is not None:
+        if _is_xla(graph._get_control_flow_context()):
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
+
+
 def _is_xla(context: Any) -> bool:
     from tensorflow.python.ops import control_flow_ops
 
