@@ -143,13 +143,13 @@ NOT_MEASURED = "nothing like it was measured"
         ("layer_norm", (100_000, 100), (-1,), HALF, "0.99 times as fast"),
         ("layer_norm", (16384, 100_000), (-1,), {}, NOT_MEASURED),
         ("layer_norm", (600_000, 768), (-1,), {}, NOT_MEASURED),
-        ("layer_norm", (640, 768), (-1,), {}, "fewer than 500000 elements: inside XLA on a GPU"),
-        ("layer_norm", (None, 8000), (-1,), {}, "fewer than 500000 elements"),
-        ("rms_norm", (19000, 512), (-1,), FORWARD, "fewer than 10000000 elements"),
-        ("instance_norm", (None, 60, 60, 64), (1, 2), LAST, "fewer than 10000000 elements"),
-        ("group_norm", (30, 256, 56, 56), (1, 2, 3), FIRST | {"groups": 16}, "fewer than 32000000"),
-        ("group_norm", (15, 8, 8, 512), (1, 2, 3), SILU, "fewer than 500000"),
-        ("group_norm", (16, 8, 8, 512), (1, 2, 3), SILU | {"silu": False}, "fewer than 32000000"),
+        ("layer_norm", (640, 768), (-1,), {}, "fewer than 500,000 elements: too few to pay for"),
+        ("layer_norm", (None, 8000), (-1,), {}, "fewer than 500,000 elements"),
+        ("rms_norm", (19000, 512), (-1,), FORWARD, "fewer than 10,000,000 elements"),
+        ("instance_norm", (None, 60, 60, 64), (1, 2), LAST, "fewer than 10,000,000 elements"),
+        ("group_norm", (30, 256, 56, 56), (1, 2, 3), FIRST | {"groups": 16}, "than 32,000,000"),
+        ("group_norm", (15, 8, 8, 512), (1, 2, 3), SILU, "fewer than 500,000"),
+        ("group_norm", (16, 8, 8, 512), (1, 2, 3), SILU | {"silu": False}, "fewer than 32,000,000"),
         (
             "group_norm", (16, 8, 8, 512), (1, 2, 3), SILU | {"producer": "AddV2"},
             "0.90 times as fast",
@@ -168,8 +168,8 @@ NOT_MEASURED = "nothing like it was measured"
         ("layer_norm", (None, 768), (-1,), CPU | {"gradient": "stock"}, "gradient stays"),
         ("layer_norm", (80, 768), (-1,), CPU, "0.98 times as fast"),
         ("layer_norm", (9000, 12), (-1,), CPU, "0.97 times as fast"),
-        ("layer_norm", (65, 768), (-1,), CPU, "fewer than 50000 elements"),
-        ("layer_norm", (1, 10), (-1,), CPU, "fewer than 50000 elements"),
+        ("layer_norm", (65, 768), (-1,), CPU, "fewer than 50,000 elements"),
+        ("layer_norm", (1, 10), (-1,), CPU, "fewer than 50,000 elements"),
         ("layer_norm", (512, 768), (-1,), CPU | HALF, NOT_MEASURED),
         ("layer_norm", (512, 768), (-1,), CPU | {"producer": "AddV2"}, NOT_MEASURED),
         ("layer_norm", (None, 64), (-1,), CPU | {"gradient": ""}, NOT_MEASURED),
@@ -247,7 +247,7 @@ def test_each_measured_case_decides_itself(device: str, m: _xla_rule.Measured) -
     if device == "GPU" and not m.gradient and "silu" not in m.neighbours:
         least = 32_000_000 if m.kind == "group_norm" else 10_000_000
     if m.elements < least:
-        assert f"fewer than {least} elements" in why
+        assert f"fewer than {least:,} elements" in why
         return
     assert (why == "") == (m.speedup >= 1.05), why
     assert not why or f"{m.speedup:.2f} times" in why
