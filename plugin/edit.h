@@ -18,7 +18,7 @@ Reason CheckForward(const GraphView& view, const Shapes& shapes, const ForwardMa
 
 // Puts the fused op in the place of y, or of the sum or product with what goes on beside it, and
 // removes what nobody reads any more. Names of kept nodes, devices, control edges stay.
-// Puts the fused op into the graph. Returns its node.
+// Returns the fused node.
 int ApplyForward(GraphView* view, Shapes* shapes, const ForwardMatch& match,
                  const std::function<bool(int)>& keep);
 

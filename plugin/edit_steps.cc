@@ -188,7 +188,7 @@ TensorId AddTranspose(GraphView* view, Shapes* shapes, TensorId tensor,
   NodeDef def;
   def.set_op("Transpose");
   def.set_name(view->UniqueName(view->name(like) + "/transpose"));
-  CopyPlacement(view->def(like), &def);
+  def.set_device(view->def(like).device());
   SetType(&def, "T", info.dtype);
   SetType(&def, "Tperm", tensorflow::DT_INT32);
   const TensorId transposed{view->AddNode(def, {tensor, order_tensor}, {}, like), 0};

@@ -174,6 +174,9 @@ class Remapper {
             << (match.parts.empty() ? "" : " and what goes on beside it");
     records_->push_back(std::move(record));
     Apply(match, gradients, described, anchor, fused);
+    if (gradients.empty()) {  // a dy that was made for one
+      for (const BackwardMatch& each : found) RemoveUnread(view_, {each.dy.node}, keep_);
+    }
     if (gradients.empty() && (here || elsewhere || !found.empty())) {
       Record left = blank;
       left.direction = "backward";

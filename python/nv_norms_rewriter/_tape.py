@@ -105,8 +105,7 @@ def _install_for_functions() -> None:
 
 def _is_for_xla(functions: Any) -> bool:
     """Whether XLA compiles the function: it was looked at when it was traced, or is to stay."""
-    compiled = functions._attrs.get("_XlaMustCompile")
-    return compiled is not None and compiled.b
+    return getattr(functions._attrs.get("_XlaMustCompile"), "b", False)
 
 
 def _leaving(make_pair: Callable[..., Any]) -> Callable[..., Any]:

@@ -312,6 +312,8 @@ class Edit:
                 continue
             op = self._old(name)
             assert op is not None
+            if self._reads_the_same(op, node):
+                continue
             wanted = [split(i) for i in node.input if not i.startswith("^")]
             if len(wanted) != len(op.inputs):
                 raise UnexpectedGraphError(f"{name} has got another number of inputs")
@@ -328,6 +330,15 @@ class Edit:
             if waits is not None:
                 controls.append((op, waits))
         return inputs, controls
+
+    def _reads_the_same(self, op: tf.Operation, node: NodeDef) -> bool:
+        """Of most nodes of a large graph that shows at once."""
+        sources = (split(i)[0] for i in node.input)
+        return (
+            node.input == self._before[node.name].input
+            and not any(source in self._after and self._is_changed(source) for source in sources)
+            and not op.control_inputs
+        )
 
     def _controls(self, op: tf.Operation, node: NodeDef) -> list[tf.Operation] | None:
         """What the op shall wait for, None if that is what it waits for now."""
