@@ -140,13 +140,7 @@ int AddLoneForward(GraphView* view, Shapes* shapes, const ForwardMatch& match) {
   def.set_name(view->UniqueName(view->name(anchor) + "/" + OpName(match)));
   const auto inputs = FusedInputs(view, shapes, match, gamma, TensorId(), anchor);
   y_info = WithShapeOf(y_info, shapes->Get(inputs[0]));
-  std::vector<int> controls;
-  std::vector<TensorId> dropped = {match.gamma};
-  for (int node : match.core) {
-    AddControls(*view, node, &controls);
-    for (const TensorId& input : view->inputs(node)) dropped.push_back(input);
-  }
-  AddControlsOfDropped(*view, dropped, inputs, &controls);
+  const std::vector<int> controls = ControlsOf(*view, match.core, {match.gamma}, inputs);
   const int fused = view->AddNode(def, inputs, controls, anchor);
   shapes->Set(fused, FusedOutputs(y_info, y_info.dtype));
   return fused;
@@ -170,16 +164,12 @@ int ApplyForward(GraphView* view, Shapes* shapes, const ForwardMatch& match,
   const auto inputs = FusedInputs(view, shapes, match, gamma, beta, match.y.node);
 
   // What the replaced nodes waited for, and what they read and may now be unread.
-  std::vector<int> controls, read;
-  std::vector<TensorId> dropped = {match.gamma, match.beta};
+  const std::vector<int> controls =
+      ControlsOf(*view, match.core, {match.gamma, match.beta}, inputs);
+  std::vector<int> read;
   for (int node : match.core) {
-    AddControls(*view, node, &controls);
-    for (const TensorId& input : view->inputs(node)) {
-      read.push_back(input.node);
-      dropped.push_back(input);
-    }
+    for (const TensorId& input : view->inputs(node)) read.push_back(input.node);
   }
-  AddControlsOfDropped(*view, dropped, inputs, &controls);
   for (TensorId tensor : {match.gamma, match.beta}) {
     if (tensor.valid()) read.push_back(tensor.node);
   }

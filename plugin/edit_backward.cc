@@ -186,17 +186,12 @@ TensorId ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forw
   if (forward.problem.kind != Kind::kRmsNorm) inputs.push_back({fused, 2});
 
   const std::unordered_set<int> outputs = NodesOf(backward.outputs());
-  std::vector<int> controls, read;
-  std::vector<TensorId> dropped = {backward.gamma};
+  std::vector<int> controls = ControlsOf(*view, backward.core, {backward.gamma}, inputs);
+  std::vector<int> read;
   for (int node : backward.core) {
-    AddControls(*view, node, &controls);
-    for (const TensorId& input : view->inputs(node)) {
-      read.push_back(input.node);
-      dropped.push_back(input);
-    }
+    for (const TensorId& input : view->inputs(node)) read.push_back(input.node);
     read.push_back(node);
   }
-  AddControlsOfDropped(*view, dropped, inputs, &controls);
   const auto comes_later = [&](int control) {
     return std::find(backward.core.begin(), backward.core.end(), control) != backward.core.end() ||
            view->DependsOn(control, outputs);

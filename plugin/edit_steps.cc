@@ -91,24 +91,31 @@ void AddControls(const GraphView& view, int node, std::vector<int>* controls) {
   }
 }
 
-void AddControlsOfDropped(const GraphView& view, const std::vector<TensorId>& dropped,
-                          const std::vector<TensorId>& kept, std::vector<int>* controls) {
+std::vector<int> ControlsOf(const GraphView& view, const std::vector<int>& core,
+                            const std::vector<TensorId>& parameters,
+                            const std::vector<TensorId>& kept) {
   constexpr int kMostHops = 8;
+  std::vector<int> controls;
   std::unordered_set<int> seen;
   for (TensorId tensor : kept) seen.insert(tensor.node);
   std::vector<int> level;
-  for (TensorId tensor : dropped) {
+  for (TensorId tensor : parameters) {
     if (tensor.valid()) level.push_back(tensor.node);
+  }
+  for (int node : core) {
+    AddControls(view, node, &controls);
+    for (const TensorId& input : view.inputs(node)) level.push_back(input.node);
   }
   for (int hop = 0; hop < kMostHops && !level.empty(); ++hop) {
     std::vector<int> next;
     for (int node : level) {
       if (!IsPure(view.op(node)) || !seen.insert(node).second) continue;
-      AddControls(view, node, controls);
+      AddControls(view, node, &controls);
       for (const TensorId& input : view.inputs(node)) next.push_back(input.node);
     }
     level = std::move(next);
   }
+  return controls;
 }
 
 TensorId AddConstant(GraphView* view, Shapes* shapes, const IntTensor& ints, DataType type,

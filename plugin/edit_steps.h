@@ -29,10 +29,12 @@ TensorId ParameterBehindViews(const GraphView& view, TensorId tensor);
 // Adds what a node waits for, each once.
 void AddControls(const GraphView& view, int node, std::vector<int>* controls);
 
-// The same of nodes that a fused op reads no more: of those that lead to `dropped`, but for what
-// leads to `kept`. In a branch that is not taken, only a constant's control edge may tell so.
-void AddControlsOfDropped(const GraphView& view, const std::vector<TensorId>& dropped,
-                          const std::vector<TensorId>& kept, std::vector<int>* controls);
+// What these nodes wait for, each once, and what leads to them or to the parameters, but for what
+// leads to `kept`, which the fused op reads. In a branch that is not taken, only a constant's
+// control edge may tell so.
+std::vector<int> ControlsOf(const GraphView& view, const std::vector<int>& core,
+                            const std::vector<TensorId>& parameters,
+                            const std::vector<TensorId>& kept);
 
 // Adds a constant next to the node `like`.
 TensorId AddConstant(GraphView* view, Shapes* shapes, const IntTensor& ints,

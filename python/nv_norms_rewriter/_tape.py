@@ -87,6 +87,7 @@ def _install_for_functions() -> None:
     # For functions that are called in other functions.
     called = concrete_function._DelayedRewriteGradientFunctions
     make_pair = called._construct_forward_backward
+    leaving = _leaving(make_pair)
 
     @functools.wraps(make_pair)
     def construct(self: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -97,8 +98,6 @@ def _install_for_functions() -> None:
         else:
             _trace.leave(self._func_graph)
         return make_pair(self, *arguments, **keywords)
-
-    leaving = _leaving(make_pair)
 
     called._construct_forward_backward = construct
 

@@ -96,8 +96,12 @@ def before_gradient(graph: Any) -> None:
     memory = _process.state()
     # Threads may differentiate one function at once: the others wait for the edit's end.
     with memory["differentiated"]:
-        elsewhere = getattr(memory["thread"], "elsewhere", False) or _trace_where.builds_for_xla()
-        if not getattr(graph, _LOOKED_AT, False) and not elsewhere:
+        stays = (
+            getattr(graph, _LOOKED_AT, False)
+            or getattr(memory["thread"], "elsewhere", False)
+            or _trace_where.builds_for_xla()
+        )
+        if not stays:
             _look(graph, lambda graph: "tape" if _trace_where.may_be_edited(graph) else None)
         leave(graph)
 

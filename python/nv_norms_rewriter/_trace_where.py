@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from . import _options, _process, _saving
@@ -94,11 +94,7 @@ def _is_compiled(graph: Any) -> bool:
     Its ops then stand in an XLA context, and so does the graph around it while it is traced. (In
     the graph around it the call does, too, which is why only certain ops are asked.)
     """
-    contexts = []
-    outer = graph
-    while outer is not None:
-        contexts.append(outer._get_control_flow_context())
-        outer = getattr(outer, "outer_graph", None)
+    contexts = list(_contexts_around(graph))
     asked = _ROOTS | _fused_ops()
     contexts += [
         op._get_control_flow_context() for op in graph.get_operations() if op.type in asked
@@ -110,12 +106,14 @@ def builds_for_xla() -> bool:
     """Whether what is built now is for XLA to compile."""
     from tensorflow.python.framework import ops
 
-    graph = ops.get_default_graph()
+    return any(_is_xla(context) for context in _contexts_around(ops.get_default_graph()))
+
+
+def _contexts_around(graph: Any) -> Iterator[Any]:
+    """What a graph, and those around it, are built in now."""
     while graph is not None:
-        if _is_xla(graph._get_control_flow_context()):
-            return True
+        yield graph._get_control_flow_context()
         graph = getattr(graph, "outer_graph", None)
-    return False
 
 
 def _is_xla(context: Any) -> bool:
