@@ -1,7 +1,7 @@
 """model.fit as it is, which Keras compiles with XLA where there is a GPU: stock against fused.
 
 Usage: python benchmarks/xla_training.py [--models bert convnext unet3d unet3d_128] [--xla auto all]
-       [--first N] [--csv FILE] [--small]
+       [--first N] [--mirrored] [--csv FILE] [--small]
 
 Each model is compiled with compile("adam", "mse") in mixed_float16 and nothing else said, and
 trained by fit() on one random batch over and over; "auto" and "all" are what configure(xla=...)
@@ -12,6 +12,9 @@ turns. --small is for a CPU, where XLA has to be asked for.
 
 --first N takes N more first steps of each way in turns, from new models, when all ways find the
 autotuning done: what remains is tracing and compiling.
+
+--mirrored trains on all GPUs of the machine, each with a batch of that size, under a
+MirroredStrategy. Keras leaves XLA off there.
 """
 
 from __future__ import annotations
@@ -44,33 +47,42 @@ class Run:
     """A model in training, one way."""
 
     def __init__(self, name: str, way: str, weights: list[np.ndarray] | None, small: bool) -> None:
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
         keras.utils.set_random_seed(models.SEED)
-        is_stock = way == "stock"
-        nv_norms_rewriter.configure(xla=None if is_stock else way)
+        self.is_stock = way == "stock"
+        nv_norms_rewriter.configure(xla=None if self.is_stock else way)
         nv_norms_rewriter.clear_report()
         task = models.MODELS[name](small)
         self.model = task.model
         if weights is not None:
             self.model.set_weights(weights)
         self.weights = self.model.get_weights()
-        self.model.compile("adam", "mse", jit_compile=True if small else "auto")
+        xla = True if small and replicas == 1 else "auto"
+        self.model.compile("adam", "mse", jit_compile=xla)
         with tf.device("/CPU:0"):
-            batch = tf.data.Dataset.from_tensors((task.x, task.target)).cache()
+            batch = tf.nest.map_structure(
+                lambda value: np.concatenate([value] * replicas), (task.x, task.target)
+            )
+            batch = tf.data.Dataset.from_tensors(batch).cache()
         self.data = batch.repeat().prefetch(2)
         start = time.perf_counter()
         losses = Losses()
-        with nv_norms_rewriter.disabled() if is_stock else contextlib.nullcontext():
-            self._fit(1, losses)
+        self._fit(1, losses)
         self.first = time.perf_counter() - start
         self.report = nv_norms_rewriter.report()
         self._fit(5, losses)
         self.losses = losses.values
 
     def _fit(self, steps: int, callback: keras.callbacks.Callback) -> None:
-        self.model.fit(self.data, steps_per_epoch=steps, verbose=0, callbacks=[callback])
+        with self._switched():
+            self.model.fit(self.data, steps_per_epoch=steps, verbose=0, callbacks=[callback])
+
+    def _switched(self) -> contextlib.AbstractContextManager[object]:
+        return nv_norms_rewriter.disabled() if self.is_stock else contextlib.nullcontext()
 
     def round(self, steps: int) -> float:
-        return measure.fit_step(self.model, self.data, steps)
+        with self._switched():
+            return measure.fit_step(self.model, self.data, steps)
 
 
 def measure_model(name: str, options: object) -> list[dict[str, object]]:
@@ -86,16 +98,19 @@ def measure_model(name: str, options: object) -> list[dict[str, object]]:
     for _ in range(options.first):
         for way in runs:
             again[way].append(Run(name, way, runs["stock"].weights, options.small).first)
+    for run in runs.values():  # a new seed has TensorFlow optimize what XLA does not compile anew
+        run.round(1)
     taken = measure.turns(
         {way: lambda run=run: run.round(options.steps) for way, run in runs.items()}, options.rounds
     )
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
     rows = []
     for way, run in runs.items():
         ms = statistics.median(taken[way])
         pairs = zip(run.losses, runs["stock"].losses, strict=True)
         rows.append(
             {
-                "model": name,
+                "model": f"{name} on {replicas} GPUs" if replicas > 1 else name,
                 "policy": keras.config.dtype_policy().name,
                 "way": way,
                 "ms": f"{ms:.3f}",
@@ -120,12 +135,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8, help="in a round")
     parser.add_argument("--first", type=int, default=0, help="how many more first steps")
     parser.add_argument("--small", action="store_true", help="tiny models, to see that it works")
+    parser.add_argument("--mirrored", action="store_true", help="on all GPUs of the machine")
     parser.add_argument("--xla", nargs="+", choices=("auto", "all"), default=["auto"])
     options = parser.parse_args()
     options.rounds = options.rounds or 9
     print(measure.heading())
+    strategy = (
+        tf.distribute.MirroredStrategy() if options.mirrored else tf.distribute.get_strategy()
+    )
     for name in options.models:
-        rows = measure_model(name, options)
+        with strategy.scope():
+            rows = measure_model(name, options)
         for row in rows:
             print(*(f"{key} {value}" for key, value in row.items()), sep=", ", flush=True)
         measure.write(options.csv, "xla_training", rows)
