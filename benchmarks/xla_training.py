@@ -131,7 +131,7 @@ def measure_model(name: str, options: object) -> list[dict[str, object]]:
 def main() -> None:
     parser = measure.parser(__doc__)
     names = ["bert", "convnext", "unet3d", "unet3d_128"]
-    parser.add_argument("--models", nargs="+", default=names, choices=models.MODELS)
+    parser.add_argument("--models", nargs="+", default=names, choices=names)
     parser.add_argument("--steps", type=int, default=8, help="in a round")
     parser.add_argument("--first", type=int, default=0, help="how many more first steps")
     parser.add_argument("--small", action="store_true", help="tiny models, to see that it works")
