@@ -141,37 +141,42 @@ __global__ void __launch_bounds__(kHeldColumnThreadBound, ITEMS >= 8 || VEC == 8
     LoadParams<float, VEC>({}, args.problem.param, args.buffers.gamma, 0, place.channel, 1, gamma);
     LoadParams<float, VEC>({}, args.problem.param, args.buffers.beta, 0, place.channel, 0, beta);
   }
-  ForHeldGroups(shape, [&](int at, int begin, int sample, int group, bool first,
-                           const auto& for_parts) {
-    constexpr float kNumbers = WHOLE ? VEC : 1;  // of a vector, in a part
-    // About the mean of a part, so that equal numbers have just this mean.
-    const float high = parts[begin].high;
-    float sum[1] = {0};
-    for_parts([&](int part, int position) {
-      const float mean = (parts[part].high - high) + parts[part].low;
-      sum[0] += mean * (kNumbers * static_cast<float>(shape.CountAt(position)));
-    });
-    WarpSum(sum, shape.lanes);
-    const float low = sum[0] * args.inverse;
-    float m2[1] = {0};
-    for_parts([&](int part, int position) {
-      const float e = ((parts[part].high - high) + parts[part].low) - low;
-      m2[0] +=
-          parts[part].squares + e * e * (kNumbers * static_cast<float>(shape.CountAt(position)));
-    });
-    WarpSum(m2, shape.lanes);
-    if (!first || first_sample + sample >= shape.n) return;
-    Line line;
-    line.shift = high + low;
-    line.low = (high - line.shift) + low;
-    line.rstd = ShortInverseRoot(m2[0] * args.inverse + static_cast<float>(args.problem.epsilon));
-    const int64_t stat =
-        (first_sample + sample) * (shape.channels / shape.depth) + chunk * shape.groups + group;
-    if (args.buffers.mean != nullptr) static_cast<float*>(args.buffers.mean)[stat] = line.shift;
-    static_cast<float*>(args.buffers.rstd)[stat] = line.rstd;
-    if (args.problem.formula != Formula::kCenter) line.shift = line.low = 0;
-    lines[at] = line;
-  });
+  // Of a group's parts, in a warp: about the mean of the first one, so that equal numbers have just
+  // this mean, then about what that finds, as that part may be far from all others.
+  ForHeldGroups(
+      shape, [&](int at, int begin, int sample, int group, bool first, const auto& for_parts) {
+        constexpr float kNumbers = WHOLE ? VEC : 1;  // of a vector, in a part
+        const float high = parts[begin].high;
+        float sum[1] = {0};
+        for_parts([&](int part, int position) {
+          const float mean = (parts[part].high - high) + parts[part].low;
+          sum[0] += mean * (kNumbers * static_cast<float>(shape.CountAt(position)));
+        });
+        WarpSum(sum, shape.lanes);
+        const float shift = high + sum[0] * args.inverse;
+        float sums[2] = {0, 0};
+        for_parts([&](int part, int position) {
+          const float e = (parts[part].high - shift) + parts[part].low;
+          const float weighted = e * (kNumbers * static_cast<float>(shape.CountAt(position)));
+          sums[0] += weighted;
+          sums[1] += parts[part].squares + e * weighted;
+        });
+        WarpSum(sums, shape.lanes);
+        if (!first || first_sample + sample >= shape.n) return;
+        const float low = sums[0] * args.inverse;
+        float m2 = sums[1] - sums[0] * low;
+        m2 = m2 < 0 ? 0.0f : m2;  // keeps NaN
+        Line line;
+        line.shift = shift + low;
+        line.low = (shift - line.shift) + low;
+        line.rstd = ShortInverseRoot(m2 * args.inverse + static_cast<float>(args.problem.epsilon));
+        const int64_t stat =
+            (first_sample + sample) * (shape.channels / shape.depth) + chunk * shape.groups + group;
+        if (args.buffers.mean != nullptr) static_cast<float*>(args.buffers.mean)[stat] = line.shift;
+        static_cast<float*>(args.buffers.rstd)[stat] = line.rstd;
+        if (args.problem.formula != Formula::kCenter) line.shift = line.low = 0;
+        lines[at] = line;
+      });
   __syncthreads();
   if (!place.live) return;
   float shift[PARTS];

@@ -109,8 +109,14 @@ struct ForwardBody {
     sum[0] = sum[1] = squares[0] = squares[1] = 0;
   }
 
+  static __device__ __forceinline__ float FirstOf(const uint4* from, int j) {
+    float x[kVec];
+    Unpack<X>(Tiles::X(from, j), x);
+    return x[0];
+  }
+
   // Each thread sums about the median of its own first three elements, as in
-  // forward_columns_resident.cu.
+  // forward_columns_resident.cu, or of its first three vectors': neighbours may be far together.
   template <bool FULL>
   __device__ __forceinline__ void Sum(const uint4* from, int, int items) {
 #pragma unroll
@@ -119,7 +125,8 @@ struct ForwardBody {
       float x[kVec];
       Unpack<X>(Tiles::X(from, j), x);
       if (j == 0 && count == 0 && problem.formula != Formula::kRms) {
-        reference = MedianOfThree(x[0], x[1], x[2]);
+        reference = FULL || items >= 3 ? MedianOfThree(x[0], FirstOf(from, 1), FirstOf(from, 2))
+                                       : MedianOfThree(x[0], x[1], x[2]);
       }
 #pragma unroll
       for (int v = 0; v < kVec; ++v) {

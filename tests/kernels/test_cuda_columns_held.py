@@ -101,6 +101,16 @@ def test_one_position_far_from_the_others(far, value, groups):
     assert (np.abs(y - expected) <= bound).all(), np.abs(y - expected).max()
 
 
+@pytest.mark.parametrize("case", [
+    ((238, 1744), 2, True), ((155, 3, 1216), 2, True), ((9, 13464), 11, False),
+    ((40, 49, 256), 8, True),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=str)
+def test_first_channels_far_from_the_others(case, dtype):
+    """Of a group: what a thread finds of these is no worse a start for what all found together."""
+    run_case(case, dtype, far=1000.0)
+
+
 def forward(x, groups):
     stats = torch.full((x.shape[0] * groups,), math.nan, device="cuda")
     rstd = torch.full_like(stats, math.nan)

@@ -199,6 +199,16 @@ def test_one_element_far_from_the_others(far, value, length):
     assert (np.abs(y - expected) <= bound).all(), np.abs(y - expected).max()
 
 
+@pytest.mark.parametrize("case", [*ALL, ((7, 1, 94496), 1, False)], ids=str)
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+@pytest.mark.parametrize("multiprocessors", ["all", "8"])
+def test_first_elements_far_from_the_others(case, dtype, multiprocessors, monkeypatch):
+    """Of a channel, eight side by side: a thread's first ones may all be far."""
+    if multiprocessors != "all":
+        monkeypatch.setenv("NV_NORMS_MULTIPROCESSORS", multiprocessors)
+    run_case(case, dtype, far=1000.0)
+
+
 @pytest.mark.parametrize("length", [64, 5000, 90000, 66049])
 def test_nan_and_infinity_stay_in_their_channel(length):
     torch.manual_seed(5)
