@@ -184,7 +184,7 @@ def poisoned(shape, dtype):
 
 def run_case(
     case, dtype=F32, dy_type=None, param_type=F32, out_type=None, formula="center", mean=0.5,
-    misaligned=False, params=True, units=8.0, far=0.0, dx_type=None, slope=1.0,
+    misaligned=False, params=True, units=8.0, far=0.0, far_axis=-1, dx_type=None, slope=1.0,
 ):  # fmt: skip
     torch.manual_seed(1234)
     shape = case[0]
@@ -192,7 +192,7 @@ def run_case(
     out_type, dy_type = out_type or dtype, dy_type or dtype
     dx_type = dx_type or out_type
     x = fresh(shape, dtype, mean=mean, misaligned=misaligned)
-    x[..., :8] += far
+    x.narrow(far_axis, 0, min(8, shape[far_axis])).add_(far)
     dy = fresh(shape, dy_type, misaligned=misaligned)
     kwargs, split, reduced, param_axes = views(case, x)
     count = math.prod(split[a] for a in param_axes)

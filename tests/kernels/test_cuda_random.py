@@ -26,7 +26,7 @@ SECONDS = float(os.environ.get("NV_NORMS_RANDOM_SECONDS", "4"))
 MOST_NUMBERS = 2**14 if SMALL else 2**22
 
 
-def random_settings(rng: random.Random, dtype: torch.dtype) -> dict:
+def random_settings(rng: random.Random, dtype: torch.dtype, ndim: int) -> dict:
     """Of run_case: each is as usual most of the time."""
     out: dict = {"mean": rng.choice([0.5, 0.5, 0.5, 100.0, 1e4])}
     if rng.random() < 0.15:
@@ -35,6 +35,7 @@ def random_settings(rng: random.Random, dtype: torch.dtype) -> dict:
         out["params"] = False
     if rng.random() < 0.1:
         out["far"] = 1000.0
+        out["far_axis"] = rng.randrange(-ndim, 0)
     # Not with that: far below zero silu's derivative times dy is too small for 16 bits.
     elif rng.random() < 0.4:
         out["slope"] = rng.choice(SLOPES)
@@ -48,7 +49,7 @@ def random_run(seed: int) -> tuple[tuple, dict]:
     case = random_cases.random_case(rng, numbers)
     dtype, other, params = rng.choice(TYPES)
     settings = {"dtype": dtype, "dy_type": other, "out_type": other, "dx_type": dtype}
-    settings |= {"param_type": params, **random_settings(rng, dtype)}
+    settings |= {"param_type": params, **random_settings(rng, dtype, len(case.shape))}
     if "axis" in case.settings:
         settings["formula"] = case.settings["formula"]
         # Where x is not centered a large mean, or an x of almost no deviation, leaves few digits.
