@@ -28,10 +28,19 @@ int Place(const GraphView& view, const BackwardMatch& match) {
       ->node;
 }
 
-int ParameterRank(const ForwardMatch& forward) {
+// Of a parameter's gradient as the fused op gives it: x's sizes along the axes, -1 where unknown,
+// or the channels.
+std::vector<int64_t> ParameterShape(const ForwardMatch& forward, const TensorInfo& x) {
   const bool over_axes =
       forward.problem.kind == Kind::kLayerNorm || forward.problem.kind == Kind::kRmsNorm;
-  return over_axes ? static_cast<int>(forward.problem.axes.size()) : 1;
+  if (!over_axes) return {-1};
+  std::vector<int64_t> shape;
+  const int rank = x.rank_known ? static_cast<int>(x.dims.size()) : 0;
+  for (int axis : forward.problem.axes) {
+    const int at = axis < 0 ? axis + rank : axis;
+    shape.push_back(at >= 0 && at < rank ? x.dims[at] : -1);
+  }
+  return shape;
 }
 
 NodeDef GradientDef(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
@@ -91,10 +100,10 @@ void PutIdentity(GraphView* view, Shapes* shapes, TensorId tensor, int place) {
   shapes->Set(place, {info});
 }
 
-// Puts a parameter's gradient, which the fused op gives with the parameter's natural shape, into
-// the place of the graph's Sum.
+// Puts a parameter's gradient, which the fused op gives in the shape `made`, into the place of the
+// graph's Sum, of `shape` (empty: any will do).
 void PutParameter(GraphView* view, Shapes* shapes, TensorId gradient, TensorId sum,
-                  const std::vector<int64_t>& shape, int rank) {
+                  const std::vector<int64_t>& shape, const std::vector<int64_t>& made) {
   const TensorInfo info = shapes->Get(sum);
   const int place = sum.node;
   std::vector<TensorInfo> outputs;
@@ -103,7 +112,9 @@ void PutParameter(GraphView* view, Shapes* shapes, TensorId gradient, TensorId s
   }
   outputs.push_back({info.dtype, false, {}});
   shapes->Set(gradient.node, outputs);
-  if (!shape.empty() && static_cast<int>(shape.size()) != rank) {
+  // As many numbers in one axis are the same shape.
+  const bool same = shape == made || (shape.size() == 1 && made.size() == 1);
+  if (!shape.empty() && !same) {
     AddReshape(view, shapes, gradient, shape, place, place);
     return;
   }
@@ -226,12 +237,12 @@ TensorId ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forw
     if (!last) JoinParts(view, shapes, dx, backward.parts, /*factors=*/false, node);
     shapes->Set(node, {any_shape ? op_info : info});
   }
-  const int rank = ParameterRank(forward);
+  const std::vector<int64_t> made = ParameterShape(forward, shapes->Get(inputs[1]));
   if (backward.dgamma.valid()) {
-    PutParameter(view, shapes, {gradient, port++}, backward.dgamma, backward.dgamma_shape, rank);
+    PutParameter(view, shapes, {gradient, port++}, backward.dgamma, backward.dgamma_shape, made);
   }
   if (backward.dbeta.valid()) {
-    PutParameter(view, shapes, {gradient, port++}, backward.dbeta, backward.dbeta_shape, rank);
+    PutParameter(view, shapes, {gradient, port++}, backward.dbeta, backward.dbeta_shape, made);
   }
   RemoveUnread(view, read, keep);
   return dx;

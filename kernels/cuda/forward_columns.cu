@@ -4,6 +4,7 @@
 #include "kernels/cuda/columns_held.h"
 #include "kernels/cuda/columns_stream.h"
 #include "kernels/cuda/kernels.cuh"
+#include "kernels/cuda/reduce.cuh"
 
 namespace nv_norms {
 namespace cuda {
@@ -22,16 +23,9 @@ __global__ void __launch_bounds__(kColumnThreads)
   __shared__ Moments shared[kColumnThreads * VEC];
   const ColumnPlace at(shape, VEC);
   A count = 0;
-  A first[VEC];
-  A mean[VEC] = {};  // of x - first
+  A about[VEC] = {};
+  A mean[VEC] = {};  // of x - about
   A m2[VEC] = {};
-  if (at.channel < shape.channels && at.begin + threadIdx.y < at.end) {
-    LoadVector<A, VEC>(type, x, at.base + (at.begin + threadIdx.y) * shape.channels, first);
-  }
-  if (rms) {
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) first[v] = 0;
-  }
   for (int64_t s = at.begin + threadIdx.y; s < at.end; s += kUnroll * blockDim.y) {
     if (at.channel >= shape.channels) break;
     // Two passes over a few rows in registers, whose moments are then merged with those so far.
@@ -45,6 +39,15 @@ __global__ void __launch_bounds__(kColumnThreads)
         ++loaded;
       }
     }
+    if (count == 0 && !rms) {
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) {
+        about[v] = rows[0][v];
+        if constexpr (std::is_same_v<A, float>) {
+          if (loaded >= 3) about[v] = MedianOfThree(rows[0][v], rows[1][v], rows[2][v]);
+        }
+      }
+    }
     const A some = static_cast<A>(loaded);
     const A total = count + some;
     const A share = some / total;
@@ -53,14 +56,14 @@ __global__ void __launch_bounds__(kColumnThreads)
       A sum = 0;
 #pragma unroll
       for (int j = 0; j < kUnroll; ++j) {
-        if (j < loaded) sum += rows[j][v] - first[v];
+        if (j < loaded) sum += rows[j][v] - about[v];
       }
       const A center = rms ? A(0) : sum / some;
       A squares = 0;
 #pragma unroll
       for (int j = 0; j < kUnroll; ++j) {
         if (j < loaded) {
-          const A e = (rows[j][v] - first[v]) - center;
+          const A e = (rows[j][v] - about[v]) - center;
           squares += e * e;
         }
       }
@@ -74,7 +77,7 @@ __global__ void __launch_bounds__(kColumnThreads)
 #pragma unroll
   for (int v = 0; v < VEC; ++v) {
     mine[v].count = count;
-    mine[v].mean = count == 0 ? 0.0 : static_cast<double>(first[v]) + mean[v];
+    mine[v].mean = count == 0 ? 0.0 : static_cast<double>(about[v]) + mean[v];
     mine[v].m2 = m2[v];
   }
   for (int step = blockDim.y / 2; step > 0; step /= 2) {
