@@ -120,6 +120,11 @@ Reason CheckForward(const GraphView& view, const Shapes& shapes, const ForwardMa
   if (!KeepsEpsilon(match.statistics.epsilon, shapes.Get(match.x).dtype)) {
     return Reason::kEpsilonOutOfRange;
   }
+  // The mean of many equal numbers is rounded in the graph, which then gives some number where the
+  // op gives NaN. That of squares is 0 in both or in neither.
+  if (match.statistics.epsilon == 0 && match.statistics.moment != Moment::kMeanSquare) {
+    return Reason::kNoEpsilon;
+  }
   // Another match's gradient may have been the only reader.
   if (!view.alive(match.y.node)) return Reason::kNobodyReadsIt;
   const std::string& device = view.def(match.y.node).device();

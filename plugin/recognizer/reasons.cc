@@ -14,6 +14,8 @@ const char* ReasonName(Reason reason) {
       return "epsilon_lost";
     case Reason::kEpsilonOutOfRange:
       return "epsilon_out_of_range";
+    case Reason::kNoEpsilon:
+      return "no_epsilon";
     case Reason::kMomentsDiffer:
       return "moments_differ";
     case Reason::kParameterVaries:
@@ -70,6 +72,8 @@ const char* ReasonSentence(Reason reason) {
       return "TensorFlow's remapper put a fixed epsilon in the place of the graph's";
     case Reason::kEpsilonOutOfRange:
       return "epsilon is too small for the fused ops, which keep it as normal numbers of float32";
+    case Reason::kNoEpsilon:
+      return "without an epsilon equal numbers give 0 / 0, of which rounding may make a number";
     case Reason::kMomentsDiffer:
       return "the variance runs over other axes than the mean";
     case Reason::kParameterVaries:

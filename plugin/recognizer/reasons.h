@@ -11,6 +11,7 @@ enum class Reason {
   kEpsilonNotConstant,  // it is, but epsilon is no constant, or is negative
   kEpsilonLost,         // TensorFlow's own fusion may have lost it
   kEpsilonOutOfRange,   // the ops keep it in float32, where it is no normal number
+  kNoEpsilon,           // what rounding leaves of equal numbers is divided by itself
   kMomentsDiffer,       // the variance runs over other axes than the mean
   kParameterVaries,     // gamma or beta varies along other axes than the layer's
   kOperandCancels,      // something else takes part, and cancels if it is not 0

@@ -34,15 +34,30 @@ def test_epsilon_is_kept_to_the_last_digit(rng, epsilon: float, dtype: tf.DType)
     assert record.epsilon == pytest.approx(in_graph, rel=1e-14)
 
 
-def test_no_epsilon_is_epsilon_zero(rng) -> None:
+def test_an_rms_norm_without_an_epsilon(rng) -> None:
     def make() -> None:
         x = placeholder("x", (None, 8))
-        mean, variance = moments(x)
-        tf.multiply(x - mean, tf.math.rsqrt(variance), name="y")
+        square = tf.reduce_mean(tf.square(x), -1, keepdims=True)
+        tf.multiply(x, tf.math.rsqrt(square), name="y")
 
     x = rng.normal(size=(3, 8)).astype(np.float32)
-    after, _ = check(trace(make), {"x": x}, oracle.layer_norm(x, epsilon=0.0).y, 1)
+    after, _ = check(trace(make), {"x": x}, oracle.rms_norm(x, epsilon=0.0).y, 1)
     assert fused_nodes(after)[0].attr["epsilon"].f == 0.0
+
+
+def test_equal_numbers_without_an_epsilon() -> None:
+    """Their mean is rounded: TensorFlow divides what is left by itself, and gives a number."""
+
+    def make() -> None:
+        x = placeholder("x", (None, None, 3))
+        tf.divide(x - tf.reduce_mean(x), tf.math.reduce_std(x), name="y")
+
+    graph = trace(make)
+    blank = {"x": np.full((224, 224, 3), 0.3, np.float32)}
+    after, report = rewrite(graph, fetches=["y"])
+    assert [r.reason for r in report] == ["no_epsilon"]
+    assert not fused_nodes(after)
+    np.testing.assert_array_equal(run(after, blank, "y:0"), run(graph, blank, "y:0"))
 
 
 @pytest.mark.parametrize("epsilon", [1e-32, 1e-36, 1e-38, 1e-40, 1e-46])
