@@ -183,10 +183,10 @@ int ApplyForward(GraphView* view, Shapes* shapes, const ForwardMatch& match,
   const bool merged = !match.problem.merged_shape.empty();
   // What the op gives has the shape of the x that it reads; a Reshape or parts behind it make y's.
   TensorInfo op_info = y_info;
-  if (merged || !match.parts.empty()) op_info = WithShapeOf(op_info, shapes->Get(inputs[0]));
+  if (merged || match.goes_on()) op_info = WithShapeOf(op_info, shapes->Get(inputs[0]));
   const auto outputs = FusedOutputs(op_info, shapes->Get(match.x).dtype);
   int fused = match.y.node;
-  if (match.parts.empty() && !merged) {
+  if (!match.goes_on() && !merged) {
     view->ReplaceNode(match.y.node, def, inputs, controls);
     shapes->Set(fused, outputs);
   } else {
@@ -194,11 +194,23 @@ int ApplyForward(GraphView* view, Shapes* shapes, const ForwardMatch& match,
     fused = view->AddNode(def, inputs, controls, match.y.node);
     shapes->Set(fused, outputs);
     TensorId y{fused, 0};
-    const bool last = match.parts.empty();
+    const int node = match.y.node;
     if (merged) {
-      y = AddReshapeToSplit(view, shapes, y, match, match.y.node, last ? match.y.node : -1);
+      y = AddReshapeToSplit(view, shapes, y, match, node, match.goes_on() ? -1 : node);
     }
-    if (!last) JoinParts(view, shapes, y, match.parts, match.parts_are_factors, match.y.node);
+    const Part scale{match.scale, /*inverted=*/false};
+    if (!match.parts.empty()) {
+      if (match.scale.valid()) {
+        y = AddFactor(view, shapes, y, scale, node);
+        // Between x's shape and y's.
+        const bool known = y_info.rank_known && y_info.dims == op_info.dims &&
+                           std::count(y_info.dims.begin(), y_info.dims.end(), -1) == 0;
+        if (!known) shapes->Set(y.node, {{y_info.dtype, false, {}}});
+      }
+      JoinParts(view, shapes, y, match.parts, match.parts_are_factors, node);
+    } else if (match.scale.valid()) {
+      JoinParts(view, shapes, y, {scale}, /*factors=*/true, node);
+    }
     shapes->Set(match.y.node, {y_info});
   }
   RemoveUnread(view, read, keep);

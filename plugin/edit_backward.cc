@@ -186,6 +186,7 @@ TensorId ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forw
   const bool merged = !forward.problem.merged_shape.empty();
   TensorId dy = backward.dy;
   for (const Part& factor : backward.factors) dy = AddFactor(view, shapes, dy, factor, place);
+  if (backward.sum_dy) dy = AddSumLike(view, shapes, dy, forward.x, place);
   if (merged) {
     dy = AddReshape(view, shapes, dy, forward.problem.merged_shape, place, -1);
   } else if (backward.reshape_dy) {

@@ -72,6 +72,20 @@ TensorId PutReshape(GraphView* view, Shapes* shapes, TensorId tensor, TensorId s
   return {node, 0};
 }
 
+TensorId AddShape(GraphView* view, Shapes* shapes, TensorId tensor, int like) {
+  NodeDef shape;
+  shape.set_op("Shape");
+  shape.set_name(view->UniqueName(view->name(like) + "/shape"));
+  shape.set_device(view->def(like).device());
+  const TensorInfo info = shapes->Get(tensor);
+  SetType(&shape, "T", info.dtype);
+  SetType(&shape, "out_type", tensorflow::DT_INT32);
+  const int node = view->AddNode(shape, {tensor}, {}, like);
+  const int64_t rank = info.rank_known ? static_cast<int64_t>(info.dims.size()) : -1;
+  shapes->Set(node, {{tensorflow::DT_INT32, true, {rank}}});
+  return {node, 0};
+}
+
 // A sum, or a product, with a part; without a name.
 NodeDef JoinDef(const GraphView& view, const Part& part, bool factors, DataType type, int like) {
   NodeDef join;
@@ -164,19 +178,36 @@ TensorId AddReshape(GraphView* view, Shapes* shapes, TensorId tensor,
 
 TensorId AddReshapeLike(GraphView* view, Shapes* shapes, TensorId tensor, TensorId shaped, int like,
                         int in_place_of) {
-  NodeDef shape;
-  shape.set_op("Shape");
-  shape.set_name(view->UniqueName(view->name(like) + "/shape"));
-  shape.set_device(view->def(like).device());
   const TensorInfo info = shapes->Get(shaped);
-  SetType(&shape, "T", info.dtype);
-  SetType(&shape, "out_type", tensorflow::DT_INT32);
-  const TensorId shape_tensor{view->AddNode(shape, {shaped}, {}, like), 0};
-  const int64_t rank = info.rank_known ? static_cast<int64_t>(info.dims.size()) : -1;
-  shapes->Set(shape_tensor.node, {{tensorflow::DT_INT32, true, {rank}}});
+  const TensorId shape_tensor = AddShape(view, shapes, shaped, like);
   const DataType type = shapes->Get(tensor).dtype;
   return PutReshape(view, shapes, tensor, shape_tensor, tensorflow::DT_INT32,
                     {type, info.rank_known, info.dims}, like, in_place_of);
+}
+
+TensorId AddSumLike(GraphView* view, Shapes* shapes, TensorId tensor, TensorId shaped, int like) {
+  const TensorId small = AddShape(view, shapes, shaped, like);
+  const TensorId large = AddShape(view, shapes, tensor, like);
+  NodeDef axes;
+  axes.set_op("BroadcastGradientArgs");
+  axes.set_name(view->UniqueName(view->name(like) + "/axes"));
+  axes.set_device(view->def(like).device());
+  SetType(&axes, "T", tensorflow::DT_INT32);
+  const TensorId axes_tensor{view->AddNode(axes, {small, large}, {}, like), 0};
+  const TensorInfo some{tensorflow::DT_INT32, true, {-1}};
+  shapes->Set(axes_tensor.node, {some, some});
+  NodeDef sum;
+  sum.set_op("Sum");
+  sum.set_name(view->UniqueName(view->name(like) + "/sum"));
+  CopyPlacement(view->def(like), &sum);
+  const DataType type = shapes->Get(tensor).dtype;
+  SetType(&sum, "T", type);
+  SetType(&sum, "Tidx", tensorflow::DT_INT32);
+  (*sum.mutable_attr())["keep_dims"].set_b(false);
+  const TensorId summed{view->AddNode(sum, {tensor, axes_tensor}, {}, like), 0};
+  shapes->Set(summed.node, {{type, false, {}}});
+  return PutReshape(view, shapes, summed, small, tensorflow::DT_INT32,
+                    WithShapeOf({type, false, {}}, shapes->Get(shaped)), like, -1);
 }
 
 TensorId AddReshapeToSplit(GraphView* view, Shapes* shapes, TensorId tensor,

@@ -53,7 +53,10 @@ TensorId AddReshape(GraphView* view, Shapes* shapes, TensorId tensor,
 TensorId AddReshapeLike(GraphView* view, Shapes* shapes, TensorId tensor, TensorId shaped, int like,
                         int in_place_of);
 
-// The same, of what an op gave for an x whose axes were merged, to that x's own shape.
+// Adds the sum of `tensor` over what `shaped` is broadcast along to its shape, next to `like`.
+TensorId AddSumLike(GraphView* view, Shapes* shapes, TensorId tensor, TensorId shaped, int like);
+
+// A Reshape, too, of what an op gave for an x whose axes were merged, to that x's own shape.
 TensorId AddReshapeToSplit(GraphView* view, Shapes* shapes, TensorId tensor,
                            const ForwardMatch& match, int like, int in_place_of);
 

@@ -86,14 +86,14 @@ class Remapper {
       const auto matches = FindForward(*view_, *shapes_, statistics, keep_, settled, &why_not);
       Outcome outcome = Outcome::kNothing;
       // One match may name another's gamma as its own, as both read one variable.
-      for (const ForwardMatch& match : matches) Keep({match.gamma, match.beta});
+      for (const ForwardMatch& match : matches) Keep({match.gamma, match.beta, match.scale});
       for (const ForwardMatch& match : matches) {
         const bool affine = match.gamma.valid() || match.beta.valid();
         if (before == Outcome::kFused && !affine) continue;
         const Reason refusal = CheckForward(*view_, *shapes_, match);
         if (refusal == Reason::kNone) {
           Fuse(match);
-          const bool part = !match.parts.empty() || outcome == Outcome::kFusedAPart;
+          const bool part = match.goes_on() || outcome == Outcome::kFusedAPart;
           outcome = part ? Outcome::kFusedAPart : Outcome::kFused;
         } else if (why_not == Reason::kNone || why_not == Reason::kNoOutput) {
           why_not = refusal;
@@ -171,7 +171,7 @@ class Remapper {
     const int fused = ApplyForward(view_, shapes_, match, keep_with_operands_);
     VLOG(2) << "Fuse " << anchor << " ... " << record.outputs[0] << " into " << OpName(match) << " "
             << view_->name(fused) << ":" << read << Attributes(match)
-            << (match.parts.empty() ? "" : " and what goes on beside it");
+            << (match.goes_on() ? " and what goes on beside it" : "");
     records_->push_back(std::move(record));
     Apply(match, gradients, described, anchor, fused);
     if (gradients.empty()) {  // a dy that was made for one

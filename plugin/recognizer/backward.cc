@@ -150,18 +150,20 @@ std::vector<BackwardMatch> FindBackward(const GraphView& view, const Shapes& sha
       if (inside && !found.empty()) break;
       ForwardMatch differentiated = forward;
       differentiated.gamma = gamma;
-      for (const auto& [dy, like] : DyCandidates(view, shapes, differentiated)) {
+      for (const auto& [dy, like] : DyCandidates(view, shapes, differentiated, !factors.empty())) {
         if (inside && !HasInside(view, dy, forward.gamma)) continue;
-        if (!factors.empty() && !FactorsSurelyFit(shapes, dy, forward.x, factors)) continue;
+        const Fit fit =
+            factors.empty() ? Fit::kSurely : FitOfFactors(shapes, dy, forward.x, factors);
+        if (fit == Fit::kNot) continue;
         // Two gradients of one forward come from two losses; else it is one gradient, seen again.
         BackwardMatch* same = nullptr;
         for (BackwardMatch& other : found) {
           if (depends(dy, other.dy)) same = &other;
         }
         if (same != nullptr && complete(*same)) continue;
-        const BackwardMatch match =
-            FindGradient(view, shapes, differentiated, dy, like, factors, keep);
+        BackwardMatch match = FindGradient(view, shapes, differentiated, dy, like, factors, keep);
         if (!match.found()) continue;
+        match.sum_dy = fit == Fit::kBroadcast;
         if (same == nullptr) {
           found.push_back(match);
         } else if (score(match) > score(*same)) {
@@ -174,6 +176,7 @@ std::vector<BackwardMatch> FindBackward(const GraphView& view, const Shapes& sha
   // s * (x - mean) * rstd: what the norm's own output is differentiated by, dy * s, is no tensor of
   // the graph.
   if (found.empty() && forward.parts_are_factors) find(forward.parts);
+  if (found.empty() && forward.scale.valid()) find({{forward.scale, /*inverted=*/false}});
   return WithoutOverlap(view, forward, found);
 }
 

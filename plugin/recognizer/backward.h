@@ -14,6 +14,7 @@ struct BackwardMatch {
   TensorId dy;
   // What dy is first multiplied with: the forward's parts, where dy is that of their product.
   std::vector<Part> factors;
+  bool sum_dy = false;      // then dy may be larger than x, which is broadcast, and is summed
   bool reshape_dy = false;  // dy has the shape of a view of x, or may have; not x's own
   TensorId dx;              // its node becomes the fused gradient, or a sum with the parts
   bool reshape_dx = false;  // likewise

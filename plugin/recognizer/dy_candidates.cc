@@ -43,7 +43,7 @@ bool SumsNothingOfX(const GraphView& view, const Shapes& shapes, const ForwardMa
       shape.dims[0] <= static_cast<int64_t>(forward.problem.axes.size())) {
     return true;
   }
-  if (!forward.parts.empty() || view.op(other.node) != "Shape") return false;
+  if (forward.goes_on() || view.op(other.node) != "Shape") return false;
   const TensorId of = view.inputs(other.node)[0];
   return of == forward.x ||
          std::find(forward.core.begin(), forward.core.end(), of.node) != forward.core.end();
@@ -137,7 +137,7 @@ void ForFactors(const GraphView& view, const Shapes& shapes, const ForwardMatch&
 }  // namespace
 
 std::vector<DyCandidate> DyCandidates(const GraphView& view, const Shapes& shapes,
-                                      const ForwardMatch& forward) {
+                                      const ForwardMatch& forward, bool may_be_larger) {
   std::vector<TensorId> likes = {forward.x};
   for (int node : forward.core) {
     if (view.op(node) == "Reshape" && view.inputs(node)[0] == forward.x) likes.push_back({node, 0});
@@ -152,7 +152,7 @@ std::vector<DyCandidate> DyCandidates(const GraphView& view, const Shapes& shape
       if (candidate.dy == tensor) return;
     }
     for (const TensorId& like : likes) {
-      if (!SameShape(shapes.Get(tensor), shapes.Get(like), surely)) continue;
+      if (!SameShape(shapes.Get(tensor), shapes.Get(like), surely && !may_be_larger)) continue;
       found.push_back({tensor, like});
       return;
     }

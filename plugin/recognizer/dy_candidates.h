@@ -16,9 +16,9 @@ struct DyCandidate {
 };
 
 // Tensors that are multiplied with x or with inner tensors of the forward, and came after it; the
-// likeliest first.
+// likeliest first. `may_be_larger`: they need not have x's shape, if unknown sizes may be equal.
 std::vector<DyCandidate> DyCandidates(const GraphView& view, const Shapes& shapes,
-                                      const ForwardMatch& forward);
+                                      const ForwardMatch& forward, bool may_be_larger);
 
 // The same of tensors in an order of axes to which x or y is transposed: where the forward was
 // taken for a norm of what comes before its Transposes, dy may come after those.

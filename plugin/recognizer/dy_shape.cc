@@ -32,17 +32,27 @@ bool HasSurelyShapeOf(const Shapes& shapes, TensorId dy, TensorId x) {
   return open <= 1;
 }
 
-bool FactorsSurelyFit(const Shapes& shapes, TensorId dy, TensorId x,
-                      const std::vector<Part>& factors) {
-  if (!HasSurelyShapeOf(shapes, dy, x)) return false;
-  const std::vector<int64_t>& of_x = shapes.Get(x).dims;
-  return std::all_of(factors.begin(), factors.end(), [&](const Part& factor) {
+Fit FitOfFactors(const Shapes& shapes, TensorId dy, TensorId x, const std::vector<Part>& factors) {
+  const TensorInfo& of_dy = shapes.Get(dy);
+  const TensorInfo& of_x = shapes.Get(x);
+  if (!of_dy.rank_known || !of_x.rank_known || of_dy.dims.size() != of_x.dims.size()) {
+    return Fit::kNot;
+  }
+  Fit fit = HasSurelyShapeOf(shapes, dy, x) ? Fit::kSurely : Fit::kBroadcast;
+  for (const Part& factor : factors) {
     const TensorInfo& info = shapes.Get(factor.tensor);
-    const std::vector<int64_t>& sizes = info.dims;
-    return info.dtype == shapes.Get(dy).dtype && info.rank_known && sizes.size() <= of_x.size() &&
-           std::equal(sizes.rbegin(), sizes.rend(), of_x.rbegin(),
-                      [](int64_t a, int64_t b) { return a == 1 || (a == b && a != -1); });
-  });
+    if (info.dtype != of_dy.dtype || !info.rank_known || info.dims.size() > of_x.dims.size()) {
+      return Fit::kNot;
+    }
+    for (size_t i = 1; i <= info.dims.size(); ++i) {
+      const int64_t size = info.dims[info.dims.size() - i];
+      const int64_t whole = of_x.dims[of_x.dims.size() - i];
+      if (size == 1 || (size == whole && size != -1)) continue;
+      if (size >= 0 && whole >= 0) return Fit::kNot;
+      fit = Fit::kBroadcast;
+    }
+  }
+  return fit;
 }
 
 }  // namespace nv_norms

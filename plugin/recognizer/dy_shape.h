@@ -17,9 +17,10 @@ bool IsReshaped(const GraphView& view, TensorId dy, const std::unordered_set<int
 // Whether dy, which has as many elements as x, has x's shape whatever the unknown sizes are.
 bool HasSurelyShapeOf(const Shapes& shapes, TensorId dy, TensorId x);
 
-// Whether dy times the factors has dy's type, and x's shape whatever the unknown sizes are.
-bool FactorsSurelyFit(const Shapes& shapes, TensorId dy, TensorId x,
-                      const std::vector<Part>& factors);
+// Whether dy times the factors has dy's type, and x's shape whatever the unknown sizes are, or what
+// x may be broadcast to.
+enum class Fit { kNot, kBroadcast, kSurely };
+Fit FitOfFactors(const Shapes& shapes, TensorId dy, TensorId x, const std::vector<Part>& factors);
 
 }  // namespace nv_norms
 

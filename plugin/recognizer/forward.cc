@@ -76,7 +76,7 @@ class ForwardSearch {
     const auto late = [&](TensorId tensor) {
       return tensor.valid() && RunsAfterAssignment(view_, match.y.node, tensor);
     };
-    return late(match.x) || late(match.gamma) || late(match.beta);
+    return late(match.x) || late(match.gamma) || late(match.beta) || late(match.scale);
   }
 
   // Whether the node is settled already, or only a view of one that is.

@@ -18,7 +18,7 @@ struct Part {
   bool operator==(const Part& o) const { return tensor == o.tensor && inverted == o.inverted; }
 };
 
-// y = norm(x) * gamma + beta, then + the parts, or * the parts.
+// y = norm(x) * gamma + beta, then + the parts, or * the parts; or norm(x) * scale, + the parts.
 struct ForwardMatch {
   Statistics statistics;
   Problem problem;
@@ -26,10 +26,13 @@ struct ForwardMatch {
   TensorId x;
   TensorId y;  // replaced: its node becomes the fused op, or the sum or product with the parts
   TensorId gamma, beta;  // not valid(): absent
+  TensorId scale;        // beside the op, for one that is no parameter: of each sample, say
   std::vector<Part> parts;
   bool parts_are_factors = false;
   std::vector<int> core;  // the nodes between x and y that the fused op stands for
   bool lone = false;      // y is not in the graph, only its gradient; y is the anchor
+
+  bool goes_on() const { return scale.valid() || !parts.empty(); }
 };
 
 // The outputs of the normalizations that these statistics belong to; several if norms share their

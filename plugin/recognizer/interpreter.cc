@@ -226,6 +226,10 @@ std::optional<Value> Interpreter::Operand(TensorId tensor) {
     if (value == nullptr) return std::nullopt;
     return *value;
   }
+  if (tensor == scene_.number) {
+    operands_.push_back(tensor);
+    return Value{{}, Random(tensor, {}, false)};
+  }
   return Leaf(tensor, false);
 }
 

@@ -31,6 +31,7 @@ struct Scene {
   TensorId before_dy;
   std::vector<int64_t> dy_order;
   std::vector<TensorId> zeros;  // operands that are 0; all others never are
+  TensorId number;              // an operand that is one number here, whatever its shape
 };
 
 // A number that the graph knows.

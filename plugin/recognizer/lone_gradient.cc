@@ -46,7 +46,8 @@ LoneGradient FindLoneGradient(const GraphView& view, const Shapes& shapes,
   forward.core = NodesBetween(view, Dependents(view, statistics.x, kMaxOfMoments), {statistics.x},
                               {statistics.anchor.node});
   std::vector<TensorId> gammas = MultipliedWith(view, shapes, statistics.anchor, forward.core);
-  for (const DyCandidate& candidate : DyCandidates(view, shapes, forward)) {
+  for (const DyCandidate& candidate :
+       DyCandidates(view, shapes, forward, /*may_be_larger=*/false)) {
     for (TensorId gamma : MultipliedWith(view, shapes, candidate.dy, forward.core)) {
       if (std::find(gammas.begin(), gammas.end(), gamma) == gammas.end()) gammas.push_back(gamma);
     }

@@ -53,7 +53,8 @@ bool OutputCheck::Fits(const Output& output, ForwardMatch* match, Reason* reason
       NodesBetween(near_.view, near_.scene.dependents, {near_.statistics.x}, {output.y.node});
   if (!near_.shapes.Get(near_.statistics.x).rank_known) {
     const bool over_axes = problem->kind == Kind::kLayerNorm || problem->kind == Kind::kRmsNorm;
-    const auto axes = over_axes ? AxesForAnyRank(near_, output, *problem) : std::nullopt;
+    const bool may_have_any = over_axes && !output.scale.valid();
+    const auto axes = may_have_any ? AxesForAnyRank(near_, output, *problem) : std::nullopt;
     if (!axes) {
       *reason = Reason::kUnknownRank;
       return false;
@@ -81,6 +82,7 @@ bool OutputCheck::Fits(const Output& output, ForwardMatch* match, Reason* reason
   match->y = output.y;
   match->gamma = output.gamma;
   match->beta = output.beta;
+  match->scale = output.scale;
   match->parts = output.parts;
   match->parts_are_factors = output.parts_are_factors;
   match->core = core;
@@ -116,9 +118,10 @@ bool OutputCheck::HasNoSafeguard(const Output& output) const {
 // moments that are the same for all elements, say; not a shift.
 bool OutputCheck::HangsOnOthers(const Output& output) const {
   const Interpreter& interpreter = *near_.interpreter;
+  const std::vector<TensorId> parameters = {output.gamma, output.beta, output.scale};
   Scene scene = near_.scene;
   for (const BagItem& item : output.core) {
-    for (TensorId operand : interpreter.OperandsOf(item.tensor, {output.gamma, output.beta})) {
+    for (TensorId operand : interpreter.OperandsOf(item.tensor, parameters)) {
       scene.zeros.push_back(operand);
     }
   }
@@ -177,10 +180,12 @@ bool OutputCheck::ParametersSurelyFit(const Output& output, const Problem& probl
          !IsLeftOpenAlong(near_.view, near_.shapes, x, near_.x.dims, parameter);
 }
 
-// Seen alone: what goes on beside the output may be broadcast with it as it likes, and must not be
-// what makes a number of the graph's the size of an axis.
+// Seen alone: what goes on beside the output may be broadcast with it as it likes, as may a scale,
+// and must not be what makes a number of the graph's the size of an axis.
 bool OutputCheck::SizesSurelyFit(const Output& output) const {
   if (near_.axes->tied().empty()) return true;
+  Scene scene = near_.scene;
+  scene.number = output.scale;
   Axes axes;
   Dims x_dims;
   Dim parameter;
@@ -196,7 +201,7 @@ bool OutputCheck::SizesSurelyFit(const Output& output) const {
     }
     return !interpreter->restart();
   };
-  return nv_norms::HoldsInEveryDraw(near_.scene, &axes, see) &&
+  return nv_norms::HoldsInEveryDraw(scene, &axes, see) &&
          TiesAreChecked(near_.view, near_.shapes, near_.statistics.x, x_dims, parameter,
                         axes.tied(), &axes);
 }

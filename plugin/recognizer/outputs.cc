@@ -33,7 +33,8 @@ bool IsNormalizedX(const Output& output, const Normalized& x, const Statistics& 
   if (!value) return false;
   const Numbers& base = output.subtract_mean ? x.xhat : x.plain;
   if (Close(*value, base, statistics.tolerance)) return true;
-  const Value* gamma = output.gamma.valid() ? interpreter->Eval(output.gamma) : nullptr;
+  const TensorId factor = output.gamma.valid() ? output.gamma : output.scale;
+  const Value* gamma = factor.valid() ? interpreter->Eval(factor) : nullptr;
   return gamma != nullptr && CloseToProduct(*value, base, gamma->numbers, statistics.tolerance);
 }
 
@@ -83,10 +84,22 @@ bool Outputs::SameAxes(TensorId a, TensorId b) {
   return va != nullptr && vb != nullptr && va->Flat() == vb->Flat();
 }
 
-// Whether the combined items are xhat, or xhat * gamma for an operand gamma; fills in the rest.
+// Whether a product with y is what it is within: of y's type, and broadcast along the same axes.
+bool Outputs::MayBeScale(TensorId tensor, TensorId y) {
+  const Dims& dims = near_.interpreter->Eval(tensor)->dims;
+  const Dims& of_x = near_.x.dims;
+  return near_.shapes.Get(tensor).dtype == near_.shapes.Get(y).dtype &&
+         dims.size() <= of_x.size() &&
+         std::equal(dims.rbegin(), dims.rend(), of_x.rbegin(),
+                    [](const Dim& a, const Dim& b) { return a.empty() || a == b; });
+}
+
+// Whether the combined items are xhat, or xhat * gamma for an operand gamma, or, in a sum, for one
+// that is no parameter; fills in the rest.
 bool Outputs::IsNormalized(const std::vector<BagItem>& items, bool product, Output* output) {
   const auto value = Combine(items, product, near_.interpreter);
   if (!value || near_.interpreter->restart()) return false;
+  TensorId scale;
   for (bool centred : {true, false}) {
     if (centred && near_.statistics.moment == Moment::kMeanSquare) continue;
     const Numbers& base = centred ? near_.x.xhat : near_.x.plain;
@@ -108,10 +121,15 @@ bool Outputs::IsNormalized(const std::vector<BagItem>& items, bool product, Outp
         output->gamma = operand;
         return true;
       }
+      if (centred && !product && items.size() == 2 && MayBeScale(operand, output->y)) {
+        scale = operand;
+      }
       reason_ = Reason::kParameterVaries;
     }
   }
-  return false;
+  output->subtract_mean = true;
+  output->scale = scale;
+  return scale.valid();
 }
 
 void Outputs::Add(const Output& output) {
@@ -119,11 +137,12 @@ void Outputs::Add(const Output& output) {
   all_.push_back(output);
 }
 
-// Takes beta out of the terms that do not come from the anchor; the others become parts.
+// Takes beta out of the terms that do not come from the anchor; the others become parts. Behind a
+// scale there is no beta.
 void Outputs::TakeBeta(const std::vector<BagItem>& others, Output* output) {
   for (const BagItem& item : others) {
     const bool fits =
-        !output->beta.valid() && !item.inverted &&
+        !output->beta.valid() && !item.inverted && !output->scale.valid() &&
         (output->gamma.valid() ? SameAxes(output->gamma, item.tensor) && MayBeParameter(item.tensor)
                                : MayComeAfter(item.tensor));
     if (fits) {

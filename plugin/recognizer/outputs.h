@@ -13,17 +13,18 @@
 
 namespace nv_norms {
 
-// A tensor that equals xhat * gamma + beta, then + or * parts.
+// A tensor that equals xhat * gamma + beta, then + or * parts; or xhat * scale, then + parts.
 struct Output {
   TensorId y;
   bool subtract_mean = true;
   TensorId gamma, beta;
+  TensorId scale;  // a factor that is no parameter, somewhere within the core
   std::vector<Part> parts;
   bool parts_are_factors = false;
   std::vector<BagItem> core;  // the terms (or factors) whose sum (product) is xhat * gamma
   bool core_is_product = false;
 
-  bool clean() const { return parts.empty(); }
+  bool clean() const { return parts.empty() && !scale.valid(); }
 };
 
 // What one interpreter sees around an anchor.
@@ -43,7 +44,7 @@ std::optional<Numbers> Combine(const std::vector<BagItem>& items, bool product,
                                Interpreter* interpreter);
 
 // Whether the output's core is xhat * gamma (with the mean where it is, x * rstd * gamma) in one
-// draw; gamma was found as a factor of a product after the core, or as a factor within it.
+// draw; gamma was found as a factor of a product after the core, or, like a scale, within it.
 bool IsNormalizedX(const Output& output, const Normalized& x, const Statistics& statistics,
                    Interpreter* interpreter);
 
@@ -66,6 +67,7 @@ class Outputs {
   bool MayBeParameter(TensorId tensor);
   bool MayComeAfter(TensorId tensor);  // as the first parameter of what is an output without it
   bool SameAxes(TensorId a, TensorId b);
+  bool MayBeScale(TensorId tensor, TensorId y);
   bool IsNormalized(const std::vector<BagItem>& items, bool product, Output* output);
   void Add(const Output& output);
   void TakeBeta(const std::vector<BagItem>& others, Output* output);

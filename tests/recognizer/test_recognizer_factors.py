@@ -38,6 +38,12 @@ def _over_scale(x: tf.Tensor, scale: tf.Tensor, rms: bool, axes: list[int]) -> t
     return (x - mean) / (1.0 / scale) * tf.math.rsqrt(variance + EPSILON)
 
 
+def _shifted(x: tf.Tensor, scale: tf.Tensor, rms: bool, axes: list[int]) -> tf.Tensor:
+    """The scale is within both terms of the sum."""
+    mean, variance = tf.nn.moments(x, axes, keepdims=True)
+    return tf.nn.batch_normalization(x, mean, variance, None, scale, EPSILON)
+
+
 def _step(norm: Callable, rms: bool, axes: list[int]) -> Callable:
     def step(x: tf.Tensor, scale: tf.Tensor, dy: tf.Tensor) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
@@ -53,9 +59,15 @@ def _exact(values: list[np.ndarray], rms: bool, axes: list[int]) -> list[np.ndar
     x, scale, dy = (value.astype(np.float64) for value in values)
     xhat = (oracle.rms_norm if rms else oracle.layer_norm)(x, axis=axes, epsilon=EPSILON).y
     dy = 2.0 * dy * xhat * scale
-    dx = oracle.backward(dy * scale, x, None, tuple(axes), (), EPSILON, subtract_mean=not rms).dx
-    ones = tuple(i for i, size in enumerate(scale.shape) if size == 1)
-    return [xhat * scale, dx, (dy * xhat).sum(ones, keepdims=True)]
+    dxhat = _summed_to(x.shape, dy * scale)
+    dx = oracle.backward(dxhat, x, None, tuple(axes), (), EPSILON, subtract_mean=not rms).dx
+    return [xhat * scale, dx, _summed_to(scale.shape, dy * xhat)]
+
+
+def _summed_to(shape: tuple[int, ...], value: np.ndarray) -> np.ndarray:
+    """Over the axes along which something of that shape was broadcast."""
+    axes = tuple(i for i, size in enumerate(shape) if size == 1)
+    return value.sum(axes, keepdims=True)
 
 
 def _fused(direction: str) -> int:
@@ -65,8 +77,12 @@ def _fused(direction: str) -> int:
 @pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
 @pytest.mark.parametrize("axes", [[1, 2], [1, 2, 3]], ids=str)
 @pytest.mark.parametrize("rms", [False, True], ids=["centred", "rms"])
-@pytest.mark.parametrize("norm", [_divided, _multiplied, _over_scale], ids=lambda n: n.__name__)
+@pytest.mark.parametrize(
+    "norm", [_divided, _multiplied, _over_scale, _shifted], ids=lambda norm: norm.__name__
+)
 def test_scale_of_each_sample(rng, norm: Callable, rms: bool, axes: list[int], jit: bool) -> None:
+    if rms and norm is _shifted:
+        pytest.skip("no sum")
     if rms and axes == [1, 2]:
         axes = [3]
     values = [rng.normal(1.0, 2.0, shape).astype("f") for shape in (SHAPE, SCALE, SHAPE)]
@@ -80,24 +96,65 @@ def test_scale_of_each_sample(rng, norm: Callable, rms: bool, axes: list[int], j
         np.testing.assert_allclose(got, exact, 1e-4, 1e-5 * size)
 
 
-@pytest.mark.parametrize("batches", [(3, 3), (1, 3), (3, 1)], ids=str)
-def test_scale_that_may_be_of_another_batch(rng, batches: tuple[int, int]) -> None:
-    """One sample that is scaled in three ways has a gradient of three dy."""
+@pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
+@pytest.mark.parametrize("norm", [_divided, _multiplied, _shifted], ids=lambda norm: norm.__name__)
+@pytest.mark.parametrize("batches", [(3, 3), (1, 3), (3, 1), (1, 1)], ids=str)
+@pytest.mark.parametrize("sizes", [1, 3], ids=["batch", "image"])
+def test_scale_that_may_be_of_another_batch(
+    rng, batches: tuple[int, int], sizes: int, norm: Callable, jit: bool
+) -> None:
+    """One sample that is scaled in three ways has a gradient of three dy. `sizes` are unknown."""
     images, scales = batches
-    most = max(batches)
     values = [
         rng.normal(1.0, 2.0, (images, *SHAPE[1:])).astype("f"),
         rng.uniform(0.5, 2.0, (scales, *SCALE[1:])).astype("f"),
-        rng.normal(1.0, 2.0, (most, *SHAPE[1:])).astype("f"),
+        rng.normal(1.0, 2.0, (max(batches), *SHAPE[1:])).astype("f"),
     ]
-    signature = [tf.TensorSpec((None, *value.shape[1:])) for value in values]
-    for jit in (False, True):
-        step = _step(_divided, False, [1, 2])
-        stock, fused = stock_and_fused(step, signature, values, jit)
-        assert _fused("backward") == 0
-        for got, before in zip(fused, stock, strict=True):
-            assert got.shape == before.shape
-            np.testing.assert_allclose(got, before, 1e-3, 1e-5 * np.abs(before).max())
+    signature = [tf.TensorSpec((*[None] * sizes, *v.shape[sizes:])) for v in values]
+    signature[1] = tf.TensorSpec((None, *SCALE[1:]))
+    stock, fused = stock_and_fused(_step(norm, False, [1, 2]), signature, values, jit)
+    assert _fused("forward") == 1
+    if sizes == 1:
+        assert _fused("backward") == 1
+    exact = _exact(values, False, [1, 2])
+    for got, before, expected in zip(fused, stock, exact, strict=True):
+        assert got.shape == before.shape == expected.shape
+        np.testing.assert_allclose(got, expected, 1e-3, 1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
+@pytest.mark.parametrize("batch", [3, None], ids=["", "unknown"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_adaptive_instance_norm(rng, batch: int | None, dtype: str, jit: bool) -> None:
+    """Scaled and shifted by the moments of another image, as tf.nn.batch_normalization has it."""
+
+    def step(x: tf.Tensor, style: tf.Tensor, dy: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch([x, style])
+            mean, variance = tf.nn.moments(x, [1, 2], keepdims=True)
+            shift, square = tf.nn.moments(style, [1, 2], keepdims=True)
+            scale = tf.sqrt(square + EPSILON)
+            y = tf.nn.batch_normalization(x, mean, variance, shift, scale, EPSILON)
+            loss = tf.reduce_sum(y * dy)
+        return [y, *tape.gradient(loss, [x, style])]
+
+    values = [rng.normal(1.0, 2.0, SHAPE).astype(dtype) for _ in range(3)]
+    signature = [tf.TensorSpec((batch, *SHAPE[1:]), dtype)] * 3
+    stock, fused = stock_and_fused(step, signature, values, jit)
+    assert _fused("forward") == _fused("backward") == 1
+    x, style, dy = (value.astype(np.float64) for value in values)
+    xhat = oracle.layer_norm(x, axis=[1, 2], epsilon=EPSILON).y
+    shift = style.mean((1, 2), keepdims=True)
+    scale = np.sqrt(style.var((1, 2), keepdims=True) + EPSILON)
+    dx = oracle.backward(dy * scale, x, None, (1, 2), (), EPSILON).dx
+    dscale = (dy * xhat).sum((1, 2), keepdims=True)
+    dshift = dy.sum((1, 2), keepdims=True)
+    dstyle = (dshift + dscale * (style - shift) / scale) / (SHAPE[1] * SHAPE[2])
+    tolerance = 1e-4 if dtype == "float32" else 2e-2
+    for got, before, expected in zip(fused, stock, (xhat * scale + shift, dx, dstyle), strict=True):
+        assert got.shape == before.shape
+        size = np.abs(expected).max()
+        np.testing.assert_allclose(got, expected, tolerance, tolerance * size)
 
 
 def test_scale_that_comes_from_x(rng) -> None:
