@@ -50,7 +50,7 @@ def may_be_edited(graph: Any) -> bool:
         return False
     if save_context.in_save_context() and _options.get("saved_models") == "stock":
         return False
-    if _is_remote(graph) or _has_dtensor():
+    if _has_workers() or _is_remote(graph) or _has_dtensor():
         return False
     # A v1 graph is written out with the functions in it.
     return ops.executing_eagerly_outside_functions()
@@ -69,6 +69,15 @@ def _has_dtensor() -> bool:
     """Whether the program has DTensor's device, which lays out each op of what it compiles."""
     api = sys.modules.get("tensorflow.dtensor.python.api")
     return getattr(api, "_dtensor_singleton", None) is not None
+
+
+def _has_workers() -> bool:
+    """Whether the program is connected to other processes, to which it may send any function that
+    it has traced, whatever devices the function names: a ClusterCoordinator does so."""
+    from tensorflow.python.eager import context
+
+    server = context.context()._server_def
+    return server is not None and sum(len(job.tasks) for job in server.cluster.job) > 1
 
 
 def _is_remote(graph: Any) -> bool:

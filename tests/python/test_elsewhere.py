@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 
+import pytest
 from processes import NORM, result
 
 WORKER = """
@@ -68,6 +69,29 @@ largest = float(np.abs(gradients[0]).max())
 print(json.dumps([bool(np.allclose(*gradients, 1e-5, 1e-5)), largest > 0.01]))
 """
     assert _beside_a_worker(code) == [True, True]
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["tape_outside", "loop"])
+def test_function_that_runs_here_before_it_runs_on_a_worker(inside: bool) -> None:
+    """What was traced here may be sent to a worker later, as a ClusterCoordinator does."""
+    code = f"""
+inner, inside = norm().python_function, {inside}
+def looped(x):
+    return tf.while_loop(lambda i, x: i < 1, lambda i, x: (i + 1, inner(x)), (0, x))[1]
+def gradient(x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    return y, tape.gradient(y, x)
+function = looped if inside else tf.function(inner)
+run = tf.function(gradient) if inside else gradient
+here = run(x)
+with tf.device(worker):
+    there = run(x)
+print(json.dumps([right(here[0]), right(there[0]), "worker" in there[1].device,
+                  bool(np.allclose(here[1], there[1], 1e-5, 1e-5))]))
+"""
+    assert _beside_a_worker(code) == [True, True, True, True]
 
 
 def test_dtensor_with_a_tape_outside() -> None:
