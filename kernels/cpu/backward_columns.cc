@@ -307,11 +307,13 @@ class Columns {
       double* dgamma = params->Gamma(set);
       double* dbeta = params->Beta(set);
       if (dgamma == nullptr) return;
+      const Formula formula = of_.problem_.formula;
       const int64_t at = n * cut_.columns();
       for (int64_t c = begin; c < end; ++c) {
         const double dy = dy_[n * of_.channels_ + c];
         const double dy_e = dy_e_[n * of_.channels_ + c];  // about the stored mean
-        dgamma[c] += rstd_[at + c] * (dy_e - low_[at + c] * dy) + xhat_offset_[at + c] * dy;
+        dgamma[c] +=
+            SumOfXhat(formula, rstd_[at + c], low_[at + c], xhat_offset_[at + c], dy, dy_e);
         if (dbeta != nullptr) dbeta[c] += dy;
       }
     }

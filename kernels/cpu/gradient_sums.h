@@ -2,6 +2,7 @@
 #ifndef NV_NORMS_KERNELS_CPU_GRADIENT_SUMS_H_
 #define NV_NORMS_KERNELS_CPU_GRADIENT_SUMS_H_
 
+#include <cmath>
 #include <cstdint>
 
 #include "kernels/cpu/inline.h"
@@ -34,6 +35,15 @@ struct GradientTerms {
   A slope = 0;
   A xhat_offset = 0;
 };
+
+// sum(dy * xhat) of elements with the same terms, from sum(dy) and sum(dy * (x - high)).
+template <typename A>
+NV_NORMS_INLINE double SumOfXhat(Formula formula, A rstd, A low, A xhat_offset, double dy,
+                                 double dy_e) {
+  if (formula == Formula::kScaleOnly) return rstd * (dy_e - low * dy) + xhat_offset * dy;
+  // `low` times an infinite dy, taken off, would make NaN of the sum.
+  return rstd * (dy_e - low * (std::isinf(dy) ? 0.0 : dy));
+}
 
 // `stat` is float or double.
 NV_NORMS_INLINE double StatisticAt(DType stat, const void* from, int64_t index) {

@@ -262,10 +262,9 @@ NV_NORMS_INLINE void BackwardRunAs(const RowBackward<T>& task,
       double sums[3] = {};
       const A* none = nullptr;
       AddGradientSums<false>(x + skip, dy + skip, none, to - from, terms.high, 0, sums);
-      const double rstd = terms.rstd;
       if (dgamma != nullptr) {
         dgamma[param - first] +=
-            rstd * (sums[2] - terms.low * sums[1]) + terms.xhat_offset * sums[1];
+            SumOfXhat(task.formula, terms.rstd, terms.low, terms.xhat_offset, sums[1], sums[2]);
       }
       if (dbeta != nullptr) dbeta[param - first] += sums[1];
     }

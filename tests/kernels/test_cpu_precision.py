@@ -14,7 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 test_cpu = pytest.importorskip("test_cpu")
-cpu_library = test_cpu.cpu_library
+cpu_library, formulas = test_cpu.cpu_library, test_cpu.formulas
 check, check_inputs = test_cpu.check, test_cpu.check_inputs
 draw, views = test_cpu.draw, test_cpu.views
 BF16, F16, F32, F64 = test_cpu.BF16, test_cpu.F16, test_cpu.F32, test_cpu.F64
@@ -139,3 +139,23 @@ def test_nan_stays_in_its_statistic(value: float, rng: np.random.Generator) -> N
         same = np.isnan(outputs[0]) | (outputs[0] == outputs[1])
         hit = np.broadcast_to(np.expand_dims(bad, tuple(reduced)), split).reshape(shape)
         assert (same | hit).all(), case
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf])
+def test_an_infinite_gradient_stays_infinite_in_sums(
+    value: float, rng: np.random.Generator
+) -> None:
+    """With mixed_float16 dy overflows. Its sums are not NaN, which it would be less itself."""
+    for case in CASES:
+        split, reduced, spanned = views(case)
+        inputs = draw(case, rng, (F32, F32, F32))
+        inputs.dy.reshape(-1)[inputs.dy.size // 2] = value
+        got = test_cpu.run(case, inputs)
+        arrays = (inputs.dy.reshape(split), inputs.x.reshape(split), inputs.gamma)
+        with np.errstate(invalid="ignore"):
+            _, dgamma, dbeta = formulas.norm_gradient(*arrays, reduced, spanned, EPSILON)
+        for name, expected in (("dgamma", dgamma), ("dbeta", dbeta)):
+            special = ~np.isfinite(expected)
+            assert special.sum() == 1, case
+            np.testing.assert_array_equal(got[name][special], expected[special], f"{case} {name}")
+            assert np.isfinite(got[name][~special]).all(), case
