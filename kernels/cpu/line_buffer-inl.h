@@ -42,7 +42,7 @@ class LineBuffer {
     for (; i + kLine <= total; i += kLine) {
       ahead(i);
       for (int64_t j = i; j < i + kLine; j += lane_count) {
-        StreamWide(*reinterpret_cast<const U32*>(room_ + j), line_to + j);
+        StreamWide(*reinterpret_cast<const U32OfAny*>(room_ + j), line_to + j);
       }
     }
     if (i > 0) std::memcpy(room_, room_ + i, kLine * sizeof(T));

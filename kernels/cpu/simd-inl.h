@@ -34,6 +34,7 @@ template <typename A>
 constexpr int kLanes = NV_NORMS_VECTOR_BYTES / sizeof(A);
 
 typedef uint32_t U32 __attribute__((vector_size(NV_NORMS_VECTOR_BYTES)));
+typedef uint32_t U32OfAny __attribute__((vector_size(NV_NORMS_VECTOR_BYTES), may_alias));
 typedef uint16_t U16 __attribute__((vector_size(NV_NORMS_VECTOR_BYTES / 2)));
 typedef uint16_t U16Two __attribute__((vector_size(NV_NORMS_VECTOR_BYTES)));
 typedef uint16_t U16TwoUnaligned
