@@ -27,7 +27,7 @@ class Columns {
         dy_(problem.dy, buffers.dy),
         dx_(problem.dx, buffers.dx) {
     const Params<A> gamma(problem.param, buffers.gamma, problem.geometry.params);
-    gamma_ = ParamsInOrder<A>(layout_, gamma, 1);
+    gamma_ = AllParams<A>(layout_, gamma, 1);
     columns_gamma_ = gamma_;
     if (!by_row()) {
       columns_gamma_.resize(cut_.columns());

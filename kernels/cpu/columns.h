@@ -271,18 +271,13 @@ class TileReader {
   int64_t step_ = 0;
 };
 
-// The parameters of all channels where they do not vary along s, else of all rows.
+// The parameters of all channels where they do not vary along s, else of all rows: they lie side by
+// side in every norm that has columns.
 template <typename A>
-std::vector<A> ParamsInOrder(const ColumnLayout& layout, const Params<A>& params, A absent) {
+std::vector<A> AllParams(const ColumnLayout& layout, const Params<A>& params, A absent) {
   const int64_t count = layout.s_stride != 0 ? layout.s : layout.channels();
-  std::vector<A> out(count, absent);
-  if (params.data() == nullptr) return out;
-  for (int64_t i = 0; i < count; ++i) {
-    out[i] = params.data()[layout.s_stride != 0 ? i * layout.s_stride
-                                                : i / layout.depth * layout.group_stride +
-                                                      i % layout.depth * layout.depth_stride];
-  }
-  return out;
+  const A* given = params.data();
+  return given == nullptr ? std::vector<A>(count, absent) : std::vector<A>(given, given + count);
 }
 
 // Calls visit(n, begin, end) for the groups [begin, end) of sample n that are in [begin, end) of

@@ -26,8 +26,8 @@ class Columns {
         y_(problem.y, buffers.y) {
     const Params<A> gamma(problem.param, buffers.gamma, problem.geometry.params);
     const Params<A> beta(problem.param, buffers.beta, problem.geometry.params);
-    gamma_ = ParamsInOrder<A>(layout_, gamma, 1);
-    beta_ = ParamsInOrder<A>(layout_, beta, 0);
+    gamma_ = AllParams<A>(layout_, gamma, 1);
+    beta_ = AllParams<A>(layout_, beta, 0);
     if (!by_row()) {
       columns_beta_ = beta_;
       columns_beta_.resize(cut_.columns());
