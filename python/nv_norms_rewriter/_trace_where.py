@@ -76,7 +76,7 @@ def _has_workers() -> bool:
     it has traced, whatever devices the function names: a ClusterCoordinator does so."""
     from tensorflow.python.eager import context
 
-    server = context.context()._server_def
+    server = getattr(context.context(), "_server_def", None)
     return server is not None and sum(len(job.tasks) for job in server.cluster.job) > 1
 
 
