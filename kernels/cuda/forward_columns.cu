@@ -25,6 +25,7 @@ __global__ void __launch_bounds__(kColumnThreads)
   A count = 0;
   A about[VEC] = {};
   A mean[VEC] = {};  // of x - about
+  A lost[VEC] = {};  // what rounding took of it
   A m2[VEC] = {};
   for (int64_t s = at.begin + threadIdx.y; s < at.end; s += kUnroll * blockDim.y) {
     if (at.channel >= shape.channels) break;
@@ -67,8 +68,11 @@ __global__ void __launch_bounds__(kColumnThreads)
           squares += e * e;
         }
       }
-      const A step = center - mean[v];
-      mean[v] += step * share;
+      const A step = (center - mean[v]) - lost[v];
+      const A move = step * share + lost[v];
+      const A moved = mean[v] + move;
+      lost[v] = move - (moved - mean[v]);
+      mean[v] = moved;
       m2[v] += squares + step * step * (count * share);
     }
     count = total;
@@ -77,7 +81,7 @@ __global__ void __launch_bounds__(kColumnThreads)
 #pragma unroll
   for (int v = 0; v < VEC; ++v) {
     mine[v].count = count;
-    mine[v].mean = count == 0 ? 0.0 : static_cast<double>(about[v]) + mean[v];
+    mine[v].mean = count == 0 ? 0.0 : static_cast<double>(about[v]) + mean[v] + lost[v];
     mine[v].m2 = m2[v];
   }
   for (int step = blockDim.y / 2; step > 0; step /= 2) {
