@@ -4,7 +4,6 @@
 #include "kernels/cuda/columns_held.h"
 #include "kernels/cuda/columns_stream.h"
 #include "kernels/cuda/kernels.cuh"
-#include "kernels/cuda/reduce.cuh"
 
 namespace nv_norms {
 namespace cuda {
@@ -23,10 +22,16 @@ __global__ void __launch_bounds__(kColumnThreads)
   __shared__ Moments shared[kColumnThreads * VEC];
   const ColumnPlace at(shape, VEC);
   A count = 0;
-  A about[VEC] = {};
-  A mean[VEC] = {};  // of x - about
-  A lost[VEC] = {};  // what rounding took of it
+  A first[VEC];
+  A mean[VEC] = {};  // of x - first
   A m2[VEC] = {};
+  if (at.channel < shape.channels && at.begin + threadIdx.y < at.end) {
+    LoadVector<A, VEC>(type, x, at.base + (at.begin + threadIdx.y) * shape.channels, first);
+  }
+  if (rms) {
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) first[v] = 0;
+  }
   for (int64_t s = at.begin + threadIdx.y; s < at.end; s += kUnroll * blockDim.y) {
     if (at.channel >= shape.channels) break;
     // Two passes over a few rows in registers, whose moments are then merged with those so far.
@@ -40,15 +45,6 @@ __global__ void __launch_bounds__(kColumnThreads)
         ++loaded;
       }
     }
-    if (count == 0 && !rms) {
-#pragma unroll
-      for (int v = 0; v < VEC; ++v) {
-        about[v] = rows[0][v];
-        if constexpr (std::is_same_v<A, float>) {
-          if (loaded >= 3) about[v] = MedianOfThree(rows[0][v], rows[1][v], rows[2][v]);
-        }
-      }
-    }
     const A some = static_cast<A>(loaded);
     const A total = count + some;
     const A share = some / total;
@@ -57,22 +53,19 @@ __global__ void __launch_bounds__(kColumnThreads)
       A sum = 0;
 #pragma unroll
       for (int j = 0; j < kUnroll; ++j) {
-        if (j < loaded) sum += rows[j][v] - about[v];
+        if (j < loaded) sum += rows[j][v] - first[v];
       }
       const A center = rms ? A(0) : sum / some;
       A squares = 0;
 #pragma unroll
       for (int j = 0; j < kUnroll; ++j) {
         if (j < loaded) {
-          const A e = (rows[j][v] - about[v]) - center;
+          const A e = (rows[j][v] - first[v]) - center;
           squares += e * e;
         }
       }
-      const A step = (center - mean[v]) - lost[v];
-      const A move = step * share + lost[v];
-      const A moved = mean[v] + move;
-      lost[v] = move - (moved - mean[v]);
-      mean[v] = moved;
+      const A step = center - mean[v];
+      mean[v] += step * share;
       m2[v] += squares + step * step * (count * share);
     }
     count = total;
@@ -81,7 +74,7 @@ __global__ void __launch_bounds__(kColumnThreads)
 #pragma unroll
   for (int v = 0; v < VEC; ++v) {
     mine[v].count = count;
-    mine[v].mean = count == 0 ? 0.0 : static_cast<double>(about[v]) + mean[v] + lost[v];
+    mine[v].mean = count == 0 ? 0.0 : static_cast<double>(first[v]) + mean[v];
     mine[v].m2 = m2[v];
   }
   for (int step = blockDim.y / 2; step > 0; step /= 2) {

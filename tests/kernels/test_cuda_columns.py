@@ -189,15 +189,18 @@ def numpy_instance_norm(x: np.ndarray, epsilon: float = 1e-3) -> np.ndarray:
 
 @pytest.mark.parametrize("case", [
     ((7, 448, 5, 103), 103, True), ((2, 2136, 278), 278, True), ((3, 4000, 33), 11, True),
+    ((2, 9000, 64), 64, True),
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("multiprocessors", ["all", "8"])
 @pytest.mark.parametrize("types", [(F32, F32), (F16, F32), (BF16, BF16)], ids=str)
 def test_first_rows_far_from_the_others(case, types, multiprocessors, monkeypatch):
-    """Channels that are no whole vectors: a thread adds up many rows about one of its first."""
+    """Unaligned: a thread of the general pair adds up many rows about one of its first."""
     if multiprocessors != "all":
         monkeypatch.setenv("NV_NORMS_MULTIPROCESSORS", multiprocessors)
     dtype, other = types
-    run_case(case, dtype, other, out_type=other, dx_type=dtype, far=1000.0, far_axis=1, units=16.0)
+    run_case(
+        case, dtype, other, out_type=other, dx_type=dtype, far=1000.0, far_axis=1, misaligned=True
+    )
 
 
 def check_one_row_far(rows, far, value):
