@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "plugin/graph/constants.h"
 #include "plugin/recognizer/ops.h"
@@ -117,9 +118,13 @@ void ForFactors(const GraphView& view, const Shapes& shapes, const ForwardMatch&
     add(nearer, false);
     add(behind, false);
     // Between its views: the innermost that has x's shape, which no cast has widened yet.
-    std::vector<TensorId> views;
-    for (TensorId at = other; at != source; at = view.inputs(at.node)[0]) views.push_back(at);
-    for (auto at = views.rbegin(); at != views.rend(); ++at) add(*at, false);
+    std::vector<std::pair<TensorId, bool>> views;
+    bool past = false;  // behind a Sum that may be over something
+    for (TensorId at = other; at != source; at = view.inputs(at.node)[0]) {
+      views.push_back({at, past});
+      past = past || at == nearer;
+    }
+    for (auto at = views.rbegin(); at != views.rend(); ++at) add(at->first, at->second);
   };
   for (const TensorId& tensor : near) {
     for (const Consumer& c : view.consumers(tensor)) {

@@ -38,7 +38,10 @@ Fit FitOfFactors(const Shapes& shapes, TensorId dy, TensorId x, const std::vecto
   if (!of_dy.rank_known || !of_x.rank_known || of_dy.dims.size() != of_x.dims.size()) {
     return Fit::kNot;
   }
-  Fit fit = HasSurelyShapeOf(shapes, dy, x) ? Fit::kSurely : Fit::kBroadcast;
+  // dy may have more elements than x: no size follows from the others.
+  const bool same =
+      of_dy.dims == of_x.dims && std::count(of_x.dims.begin(), of_x.dims.end(), -1) == 0;
+  Fit fit = same ? Fit::kSurely : Fit::kBroadcast;
   for (const Part& factor : factors) {
     const TensorInfo& info = shapes.Get(factor.tensor);
     if (info.dtype != of_dy.dtype || !info.rank_known || info.dims.size() > of_x.dims.size()) {

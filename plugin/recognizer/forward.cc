@@ -76,6 +76,9 @@ class ForwardSearch {
     const auto late = [&](TensorId tensor) {
       return tensor.valid() && RunsAfterAssignment(view_, match.y.node, tensor);
     };
+    for (const Part& part : match.parts) {
+      if (late(part.tensor)) return true;
+    }
     return late(match.x) || late(match.gamma) || late(match.beta) || late(match.scale);
   }
 

@@ -40,7 +40,7 @@ bool OutputCheck::Fits(const Output& output, ForwardMatch* match, Reason* reason
   // Only the op for layer norms can leave the mean where it is.
   const bool keeps_mean = !output.subtract_mean && moment == Moment::kVariance;
   if (!problem || (keeps_mean && problem->kind != Kind::kLayerNorm) ||
-      !ParametersSurelyFit(output, *problem, parameter) || !SizesSurelyFit(output)) {
+      !ParametersSurelyFit(output, *problem, parameter) || !SizesSurelyFit(output, &problem)) {
     *reason = Reason::kNotExpressible;
     return false;
   }
@@ -182,18 +182,19 @@ bool OutputCheck::ParametersSurelyFit(const Output& output, const Problem& probl
 
 // Seen alone: what goes on beside the output may be broadcast with it as it likes, as may a scale,
 // and must not be what makes a number of the graph's the size of an axis.
-bool OutputCheck::SizesSurelyFit(const Output& output) const {
+bool OutputCheck::SizesSurelyFit(const Output& output, std::optional<Problem>* problem) const {
   if (near_.axes->tied().empty()) return true;
   Scene scene = near_.scene;
   scene.number = output.scale;
   Axes axes;
   Dims x_dims;
-  Dim parameter;
+  Dim parameter, reduced;
   const auto see = [&](Interpreter* interpreter, const Axes&) {
     const auto x = Normalize(near_.view, near_.statistics, interpreter);
     if (!x || !IsNormalizedX(output, *x, near_.statistics, interpreter)) return false;
     if (output.clean() && interpreter->Eval(output.y) == nullptr) return false;
     x_dims = x->dims;
+    reduced = x->reduced;
     parameter.clear();
     for (TensorId tensor : {output.gamma, output.beta}) {
       const Value* value = tensor.valid() ? interpreter->Eval(tensor) : nullptr;
@@ -201,9 +202,18 @@ bool OutputCheck::SizesSurelyFit(const Output& output) const {
     }
     return !interpreter->restart();
   };
-  return nv_norms::HoldsInEveryDraw(scene, &axes, see) &&
-         TiesAreChecked(near_.view, near_.shapes, near_.statistics.x, x_dims, parameter,
-                        axes.tied(), &axes);
+  if (!nv_norms::HoldsInEveryDraw(scene, &axes, see) ||
+      !TiesAreChecked(near_.view, near_.shapes, near_.statistics.x, x_dims, parameter, axes.tied(),
+                      &axes)) {
+    return false;
+  }
+  // Nor the size of an axis that a Reshape before the op is given.
+  if ((*problem)->merged_shape.empty()) return true;
+  const Kind kind = (*problem)->kind;
+  const bool affine = output.gamma.valid() || output.beta.valid();
+  *problem =
+      FindProblem(axes, x_dims, reduced, affine ? &parameter : nullptr, near_.statistics.moment);
+  return problem->has_value() && (*problem)->kind == kind && !(*problem)->merged_shape.empty();
 }
 
 // Whether somebody reads x's mean for more than the variance. Then mean * rstd is likely to be

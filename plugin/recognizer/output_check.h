@@ -1,6 +1,7 @@
 #ifndef NV_NORMS_PLUGIN_RECOGNIZER_OUTPUT_CHECK_H_
 #define NV_NORMS_PLUGIN_RECOGNIZER_OUTPUT_CHECK_H_
 
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -31,7 +32,7 @@ class OutputCheck {
   bool IsTransposedCopy(TensorId y) const;
   bool ParametersSurelyFit(const Output& output, const Problem& problem,
                            const Dim& parameter) const;
-  bool SizesSurelyFit(const Output& output) const;
+  bool SizesSurelyFit(const Output& output, std::optional<Problem>* problem) const;
   bool MeanGoesOn() const;
   bool IsRead(int node) const;
   bool HasNoSafeguard(const Output& output) const;
