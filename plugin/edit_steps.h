@@ -68,7 +68,8 @@ TensorId AddTranspose(GraphView* view, Shapes* shapes, TensorId tensor,
 TensorId AddCast(GraphView* view, Shapes* shapes, TensorId tensor, tensorflow::DataType to,
                  int like);
 
-// Adds the product of `tensor` and a factor that is no larger, or the quotient, next to `like`.
+// Adds the product of `tensor` and a factor, or the quotient, next to `like`. Its shape is taken
+// for that of `tensor`.
 TensorId AddFactor(GraphView* view, Shapes* shapes, TensorId tensor, const Part& factor, int like);
 
 // Adds a chain of sums (or products) of `first` and what goes on beside it; the last one takes the
