@@ -72,11 +72,17 @@ TensorId PutReshape(GraphView* view, Shapes* shapes, TensorId tensor, TensorId s
   return {node, 0};
 }
 
+// Of a node that goes where the node `like` is, and is named after it.
+NodeDef DefBeside(const GraphView& view, const char* op, const char* suffix, int like) {
+  NodeDef def;
+  def.set_op(op);
+  def.set_name(view.UniqueName(view.name(like) + suffix));
+  def.set_device(view.def(like).device());
+  return def;
+}
+
 TensorId AddShape(GraphView* view, Shapes* shapes, TensorId tensor, int like) {
-  NodeDef shape;
-  shape.set_op("Shape");
-  shape.set_name(view->UniqueName(view->name(like) + "/shape"));
-  shape.set_device(view->def(like).device());
+  NodeDef shape = DefBeside(*view, "Shape", "/shape", like);
   const TensorInfo info = shapes->Get(tensor);
   SetType(&shape, "T", info.dtype);
   SetType(&shape, "out_type", tensorflow::DT_INT32);
@@ -188,17 +194,12 @@ TensorId AddReshapeLike(GraphView* view, Shapes* shapes, TensorId tensor, Tensor
 TensorId AddSumLike(GraphView* view, Shapes* shapes, TensorId tensor, TensorId shaped, int like) {
   const TensorId small = AddShape(view, shapes, shaped, like);
   const TensorId large = AddShape(view, shapes, tensor, like);
-  NodeDef axes;
-  axes.set_op("BroadcastGradientArgs");
-  axes.set_name(view->UniqueName(view->name(like) + "/axes"));
-  axes.set_device(view->def(like).device());
+  NodeDef axes = DefBeside(*view, "BroadcastGradientArgs", "/axes", like);
   SetType(&axes, "T", tensorflow::DT_INT32);
   const TensorId axes_tensor{view->AddNode(axes, {small, large}, {}, like), 0};
   const TensorInfo some{tensorflow::DT_INT32, true, {-1}};
   shapes->Set(axes_tensor.node, {some, some});
-  NodeDef sum;
-  sum.set_op("Sum");
-  sum.set_name(view->UniqueName(view->name(like) + "/sum"));
+  NodeDef sum = DefBeside(*view, "Sum", "/sum", like);
   CopyPlacement(view->def(like), &sum);
   const DataType type = shapes->Get(tensor).dtype;
   SetType(&sum, "T", type);
@@ -223,10 +224,7 @@ TensorId AddTranspose(GraphView* view, Shapes* shapes, TensorId tensor,
       AddConstant(view, shapes, {/*scalar=*/false, order}, tensorflow::DT_INT32,
                   view->name(like) + "/order", view->def(like).device(), like, {tensor.node});
   TensorInfo info = shapes->Get(tensor);
-  NodeDef def;
-  def.set_op("Transpose");
-  def.set_name(view->UniqueName(view->name(like) + "/transpose"));
-  def.set_device(view->def(like).device());
+  NodeDef def = DefBeside(*view, "Transpose", "/transpose", like);
   SetType(&def, "T", info.dtype);
   SetType(&def, "Tperm", tensorflow::DT_INT32);
   const TensorId transposed{view->AddNode(def, {tensor, order_tensor}, {}, like), 0};
@@ -237,10 +235,7 @@ TensorId AddTranspose(GraphView* view, Shapes* shapes, TensorId tensor,
 }
 
 TensorId AddCast(GraphView* view, Shapes* shapes, TensorId tensor, DataType to, int like) {
-  NodeDef def;
-  def.set_op("Cast");
-  def.set_name(view->UniqueName(view->name(like) + "/cast"));
-  def.set_device(view->def(like).device());
+  NodeDef def = DefBeside(*view, "Cast", "/cast", like);
   const TensorInfo info = shapes->Get(tensor);
   SetType(&def, "SrcT", info.dtype);
   SetType(&def, "DstT", to);

@@ -181,7 +181,8 @@ bool OutputCheck::ParametersSurelyFit(const Output& output, const Problem& probl
 }
 
 // Seen alone: what goes on beside the output may be broadcast with it as it likes, as may a scale,
-// and must not be what makes a number of the graph's the size of an axis.
+// and must not be what makes a number of the graph's the size of an axis. A `problem` that merges
+// axes becomes the one of these sizes.
 bool OutputCheck::SizesSurelyFit(const Output& output, std::optional<Problem>* problem) const {
   if (near_.axes->tied().empty()) return true;
   Scene scene = near_.scene;
