@@ -200,10 +200,7 @@ struct ForwardBody {
           kVec;
   }
 
-  // Each thread sums about an element of its own: taken over all threads, the squares of these
-  // elements' distances from the mean are no more than the sum that is wanted. Each counts as often
-  // as its thread has elements, though, up to 40 times; so it is the median of the first three,
-  // which is far off only where another of the three is, too.
+  // Each thread sums about the mean of what it has seen.
   template <bool FULL>
   __device__ __forceinline__ void Sum(const uint4* from, int, int items) {
     uint32_t words[kItems][4];
@@ -213,12 +210,7 @@ struct ForwardBody {
     }
     if (count == 0 && items > 0 && problem.formula != Formula::kRms) {
 #pragma unroll
-      for (int v = 0; v < kVec; ++v) {
-        reference[v] = Get(words[0], v);
-        if (FULL || items >= 3) {
-          reference[v] = MedianOfThree(reference[v], Get(words[1], v), Get(words[2], v));
-        }
-      }
+      for (int v = 0; v < kVec; ++v) reference[v] = Get(words[0], v);
     }
     count += static_cast<float>(items);
 #pragma unroll
@@ -231,6 +223,8 @@ struct ForwardBody {
         squares[v] += x * x;
       }
     }
+    if (problem.formula != Formula::kRms && IsPowerOfTwo(count))
+      Center(count, reference, sum, squares);
   }
 
   // From here on sum and squares are a mean, about the common reference, and squares about it.

@@ -81,7 +81,7 @@ struct Stream : StreamGates {
     return To<float>::Of(Word<X>::Get(words, v));
   }
 
-  // About the median of a thread's first three elements: forward_columns_resident.cu says why.
+  // About the mean of what the thread has seen.
   struct Sums {
     float count;
     float reference[kVec];
@@ -99,12 +99,7 @@ struct Stream : StreamGates {
       if (items <= 0) return;
       if (count == 0 && about_mean) {
 #pragma unroll
-        for (int v = 0; v < kVec; ++v) {
-          reference[v] = Get(words[0], v);
-          if (items >= 3) {
-            reference[v] = MedianOfThree(reference[v], Get(words[1], v), Get(words[2], v));
-          }
-        }
+        for (int v = 0; v < kVec; ++v) reference[v] = Get(words[0], v);
       }
       count += static_cast<float>(items);
 #pragma unroll
@@ -117,6 +112,7 @@ struct Stream : StreamGates {
           squares[v] += x * x;
         }
       }
+      if (about_mean && IsPowerOfTwo(count)) Center(count, reference, sum, squares);
     }
 
     __device__ __forceinline__ void Merge(int vectors, bool about_mean) {

@@ -15,8 +15,7 @@ template <typename X>
 struct PipeSummer : PipePlaces {
   static constexpr int kVec = kVectorBytes / sizeof(X);
 
-  // Each thread sums about the median of its own first three elements, as in
-  // forward_columns_resident.cu; a thread has some 1000 rows of 128^3.
+  // Each thread sums about the mean of what it has seen; a thread has some 1000 rows of 128^3.
   struct Sums {
     float count = 0;
     float reference[kVec];
@@ -32,13 +31,7 @@ struct PipeSummer : PipePlaces {
     __device__ __forceinline__ void Add(const uint32_t (&words)[ITEMS][4], bool shift) {
       if (count == 0 && shift) {
 #pragma unroll
-        for (int v = 0; v < kVec; ++v) {
-          reference[v] = PipeNumber<X>(words[0], v);
-          if constexpr (ITEMS >= 3) {
-            reference[v] =
-                MedianOfThree(reference[v], PipeNumber<X>(words[1], v), PipeNumber<X>(words[2], v));
-          }
-        }
+        for (int v = 0; v < kVec; ++v) reference[v] = PipeNumber<X>(words[0], v);
       }
       count += ITEMS;
 #pragma unroll
@@ -50,6 +43,7 @@ struct PipeSummer : PipePlaces {
           squares[v] += x * x;
         }
       }
+      if (shift && IsPowerOfTwo(count)) Center(count, reference, sum, squares);
     }
 
     __device__ __forceinline__ void Merge(int vectors, bool shift) {

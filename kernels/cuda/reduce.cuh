@@ -45,6 +45,28 @@ __device__ __forceinline__ void MergeLanes(int vectors, float& count, float (&me
   }
 }
 
+// Whether 2^k elements are counted: then it is time to Center the sums.
+__device__ __forceinline__ bool IsPowerOfTwo(float count) {
+  return (__float_as_uint(count) & 0x7fffff) == 0;
+}
+
+// Moves what sums of x - reference and of its square are about to the mean so far. Done at every
+// power of two, it costs next to nothing, and wherever a thread began, its sums end near its mean.
+template <int N>
+__device__ __forceinline__ void Center(float count, float (&reference)[N], float (&sum)[N],
+                                       float (&squares)[N]) {
+  const float inverse = 1.0f / count;
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    const float center = reference[n] + sum[n] * inverse;
+    if (!isfinite(center)) continue;
+    const float move = center - reference[n];
+    squares[n] += move * (count * move - 2 * sum[n]);
+    sum[n] -= count * move;
+    reference[n] = center;
+  }
+}
+
 // Sums of x - reference and of its square, each thread's about a reference of its own, to what is
 // of all lanes with these columns: sum becomes a mean, about what is now the reference, the same in
 // all of them, and squares those about it. Unless `shift`, the references are 0 and stay so, and
