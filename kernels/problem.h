@@ -55,7 +55,8 @@ struct ForwardProblem {
   }
 };
 
-// gamma and beta may be null; mean is null for kRms. y may be x itself.
+// gamma and beta may be null, and mean and rstd where nobody reads them; mean is null for kRms. y
+// may be x itself.
 struct ForwardBuffers {
   const void* x = nullptr;
   const void* gamma = nullptr;

@@ -54,11 +54,11 @@ def forward(
     beta: np.ndarray | None,
     y: np.ndarray,
     mean: np.ndarray | None,
-    rstd: np.ndarray,
+    rstd: np.ndarray | None,
     threads: int = 1,
     **kwargs: object,
 ) -> Callable[[], None]:
-    """A forward pass into y, mean, rstd, which the caller allocates."""
+    """A forward pass into y and those of mean and rstd that are not None."""
     problem = forward_problem(x, gamma, beta, y, **kwargs)
     return _call("CpuForward", problem, (x, gamma, beta, y, mean, rstd), threads)
 

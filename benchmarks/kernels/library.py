@@ -58,7 +58,7 @@ def forward(
     beta: torch.Tensor | None,
     y: torch.Tensor,
     mean: torch.Tensor | None,
-    rstd: torch.Tensor,
+    rstd: torch.Tensor | None,
     **kwargs: object,
 ) -> object:
     problem = forward_problem(x, gamma, beta, y, **kwargs)

@@ -6,8 +6,9 @@ usage: python benchmarks/kernels/rows.py [--dtypes float32 bfloat16 float16 floa
 
 Prints a Markdown table of milliseconds (median, L2 flushed before each run) and what part of the
 copy's bytes per second each pass reaches. Bytes: forward x and y, backward x, dy and dx, and the
-statistics and parameters. x:y of --dtypes is x and dx of one type, y and dy of another. A peer that
-is not installed, or cannot run a shape, is a dash.
+statistics and parameters. "inference" leaves no statistics, as torch.compile's forward pass. x:y of
+--dtypes is x and dx of one type, y and dy of another. A peer that is not installed, or cannot run a
+shape, is a dash.
 With --launches: microseconds of tiny problems, beside a kernel that does nothing.
 """
 
@@ -143,7 +144,7 @@ def measure_peer(
 
 
 def calls(rows: int, cols: int, dtype: torch.dtype, other: torch.dtype, rms: bool) -> tuple:
-    """x, dx, dy, gamma, beta, and what launches a forward and a backward pass."""
+    """x, dx, dy, gamma, beta; what launches a forward pass, one without statistics, a gradient."""
     torch.manual_seed(0)
     formula = "rms" if rms else "center"
     x = torch.randn(rows, cols, device="cuda", dtype=dtype)
@@ -156,10 +157,11 @@ def calls(rows: int, cols: int, dtype: torch.dtype, other: torch.dtype, rms: boo
     dgamma, dbeta = torch.empty_like(gamma), None if rms else torch.empty_like(gamma)
     settings = {"axis": [-1], "formula": formula, "epsilon": EPSILON}
     forward = library.forward(x, gamma, beta, y, mean, rstd, **settings)
+    inference = library.forward(x, gamma, beta, y, None, None, **settings)
     backward = library.backward(
         dy, x, gamma, mean, rstd, dx, dgamma, dbeta, axis=[-1], formula=formula
     )
-    return x, dx, dy, gamma, beta, forward, backward
+    return x, dx, dy, gamma, beta, forward, inference, backward
 
 
 def shape(text: str) -> tuple[int, int]:
@@ -173,17 +175,19 @@ def print_launches() -> None:
     gpu, host = microseconds(partial(torch.cuda._sleep, 0))
     print(f"| a kernel that does nothing | {gpu:.2f} | {gpu:.2f} | {host:.2f} | {host:.2f} |")
     for rows, cols in TINY:
-        *_, forward, backward = calls(rows, cols, torch.float32, torch.float32, False)
+        *_, forward, _, backward = calls(rows, cols, torch.float32, torch.float32, False)
         (gpu, host), (back_gpu, back_host) = microseconds(forward), microseconds(backward)
         print(f"| {rows} x {cols} | {gpu:.2f} | {back_gpu:.2f} | {host:.2f} | {back_host:.2f} |")
 
 
 def measure(rows: int, cols: int, dtypes: str, options: argparse.Namespace) -> dict:
     dtype, other = (getattr(torch, name) for name in (dtypes.split(":") * 2)[:2])
-    x, dx, dy, gamma, beta, forward, backward = calls(rows, cols, dtype, other, options.rms)
+    x, dx, dy, gamma, beta, *passes = calls(rows, cols, dtype, other, options.rms)
+    forward, inference, backward = passes
     out = {"rows": rows, "cols": cols, "dtype": dtypes}
     out["copy"] = milliseconds(lambda: dx.copy_(x))
     out["forward"] = milliseconds(forward)
+    out["inference"] = milliseconds(inference)
     out["backward"] = milliseconds(backward)
     size, other_size = (t.numel() * t.element_size() for t in (x, dy))
     stat = (1 if options.rms else 2) * rows * 4
@@ -214,7 +218,8 @@ def main() -> None:
     if options.launches:
         print_launches()
         return
-    header = ["dtype", "rows x cols", "copy", "forward", "of copy", "backward", "of copy"]
+    header = ["dtype", "rows x cols", "copy", "forward", "of copy", "inference"]
+    header += ["backward", "of copy"]
     header += [f"{name} {way}" for name in options.peers for way in ("forward", "backward")]
     print("| " + " | ".join(header) + " |\n" + "|---" * len(header) + "|")
     results = []
@@ -223,8 +228,9 @@ def main() -> None:
             r = measure(rows, cols, dtype, options)
             results.append(r)
             cells = [dtype, f"{rows} x {cols}", f"{r['copy']:.4g}"]
-            for way in ("forward", "backward"):
-                cells += [f"{r[way]:.4g}", f"{r[f'{way}_of_copy']:.2f}"]
+            cells += [f"{r['forward']:.4g}", f"{r['forward_of_copy']:.2f}"]
+            cells += [f"{r['inference']:.4g}"]
+            cells += [f"{r['backward']:.4g}", f"{r['backward_of_copy']:.2f}"]
             for name in options.peers:
                 for way in ("forward", "backward"):
                     value = r.get(f"{name}_{way}")

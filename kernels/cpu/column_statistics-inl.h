@@ -73,7 +73,7 @@ void FinishColumns(const ColumnStatistics<A>& task) {
     }
     const Vec<A> rstd = FromWide(root);
     if (task.stored_mean != nullptr) StoreAt(high, part, task.stored_mean + c);
-    StoreAt(rstd, part, task.stored_rstd + c);
+    if (task.stored_rstd != nullptr) StoreAt(rstd, part, task.stored_rstd + c);
     StoreAt(center ? high : Vec<A>{}, part, task.high + c);
     StoreAt(center ? FromWide(rest) : Vec<A>{}, part, task.low + c);
     const Vec<A> gamma = task.gamma == nullptr ? Splat(A(1)) : LoadAt(task.gamma + c, part);

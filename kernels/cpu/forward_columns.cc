@@ -183,7 +183,9 @@ class Columns {
       if (of_.buffers_.mean != nullptr) {
         task.stored_mean = static_cast<A*>(of_.buffers_.mean) + stat;
       }
-      task.stored_rstd = static_cast<A*>(of_.buffers_.rstd) + stat;
+      if (of_.buffers_.rstd != nullptr) {
+        task.stored_rstd = static_cast<A*>(of_.buffers_.rstd) + stat;
+      }
       KernelsFor<T>().finish_columns(task);
     }
 

@@ -54,7 +54,7 @@ struct Scaling {
   A rstd = 0;
 };
 
-// Stores mean and rstd of statistic `index`; `stat` is float or double.
+// Stores mean and rstd of statistic `index`, unless they are null; `stat` is float or double.
 template <typename A>
 NV_NORMS_INLINE Scaling<A> FinishStatistic(const Moments& moments, Formula formula, double epsilon,
                                            DType stat, int64_t index, void* mean, void* rstd) {
@@ -67,10 +67,10 @@ NV_NORMS_INLINE Scaling<A> FinishStatistic(const Moments& moments, Formula formu
   out.rstd = static_cast<A>(r);
   if (stat == DType::kDouble) {
     if (mean != nullptr) static_cast<double*>(mean)[index] = moments.mean;
-    static_cast<double*>(rstd)[index] = r;
+    if (rstd != nullptr) static_cast<double*>(rstd)[index] = r;
   } else {
     if (mean != nullptr) static_cast<float*>(mean)[index] = static_cast<float>(moments.mean);
-    static_cast<float*>(rstd)[index] = static_cast<float>(r);
+    if (rstd != nullptr) static_cast<float*>(rstd)[index] = static_cast<float>(r);
   }
   return out;
 }

@@ -154,7 +154,7 @@ NV_NORMS_INLINE ShortScaling<A> ShortStatistics(const RowForward<T>& task, const
     rstd.part[p] = ReciprocalRoot<A>(m2 * by_count + task.epsilon);
   }
   if (task.mean != nullptr) StoreStatistics(mean, task.stat, row, rows, task.mean);
-  StoreStatistics(rstd, task.stat, row, rows, task.rstd);
+  if (task.rstd != nullptr) StoreStatistics(rstd, task.stat, row, rows, task.rstd);
   ShortScaling<A> out;
   out.high = out.low = Vec<A>{};
   if (task.formula == Formula::kCenter) {

@@ -90,7 +90,7 @@ __device__ __forceinline__ void StatsOfColumns(const AxisShape& shape,
         center ? -static_cast<float>(mean - high) * rstd : 0.0f;
     if (c >= unit.columns) continue;
     if (buffers.mean != nullptr) static_cast<float*>(buffers.mean)[unit.stat + c] = high;
-    static_cast<float*>(buffers.rstd)[unit.stat + c] = rstd;
+    if (buffers.rstd != nullptr) static_cast<float*>(buffers.rstd)[unit.stat + c] = rstd;
   }
 }
 

@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(kHeldColumnThreadBound, ITEMS >= 8 || VEC == 8
         const int64_t stat =
             (first_sample + sample) * (shape.channels / shape.depth) + chunk * shape.groups + group;
         if (args.buffers.mean != nullptr) static_cast<float*>(args.buffers.mean)[stat] = line.shift;
-        static_cast<float*>(args.buffers.rstd)[stat] = line.rstd;
+        if (args.buffers.rstd != nullptr) static_cast<float*>(args.buffers.rstd)[stat] = line.rstd;
         if (args.problem.formula != Formula::kCenter) line.shift = line.low = 0;
         lines[at] = line;
       });

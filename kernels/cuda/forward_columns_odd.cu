@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kOddThreads, ROWS == kOddItems ? 1 : 2)
       const unsigned stat = begin + place.entry_lane;
       if (stat < shape.columns) {
         if (buffers.mean != nullptr) static_cast<float*>(buffers.mean)[stat] = high;
-        static_cast<float*>(buffers.rstd)[stat] = rstd;
+        if (buffers.rstd != nullptr) static_cast<float*>(buffers.rstd)[stat] = rstd;
       }
     }
   }

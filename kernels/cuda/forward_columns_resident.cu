@@ -75,7 +75,7 @@ __device__ __forceinline__ void StatsOfColumns(const StripShape& shape,
     if (buffers.mean != nullptr) {
       static_cast<float*>(buffers.mean)[first_stat + g] = static_cast<float>(mean);
     }
-    static_cast<float*>(buffers.rstd)[first_stat + g] = out.rstd;
+    if (buffers.rstd != nullptr) static_cast<float*>(buffers.rstd)[first_stat + g] = out.rstd;
   };
   if (members == 1) {
 #pragma unroll 1

@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kShortThreads)
       shift[v] = problem.formula == Formula::kScaleOnly ? high[v] * rstd[v] : -low * rstd[v];
     }
     if (buffers.mean != nullptr) StoreAs(static_cast<float*>(buffers.mean) + place.stat, mean);
-    StoreAs(static_cast<float*>(buffers.rstd) + place.stat, rstd);
+    if (buffers.rstd != nullptr) StoreAs(static_cast<float*>(buffers.rstd) + place.stat, rstd);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
       if (r >= shape.rows) break;

@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kMostHeldThreads)
   const float rstd = ShortInverseRoot(m2 * args.inverse + static_cast<float>(args.problem.epsilon));
   if (threadIdx.x == 0 && at.rank == 0) {
     if (args.buffers.mean != nullptr) static_cast<float*>(args.buffers.mean)[at.row] = shift + low;
-    static_cast<float*>(args.buffers.rstd)[at.row] = rstd;
+    if (args.buffers.rstd != nullptr) static_cast<float*>(args.buffers.rstd)[at.row] = rstd;
   }
   if (args.problem.formula != Formula::kCenter) shift = low = 0;
 #pragma unroll

@@ -163,7 +163,7 @@ __device__ __forceinline__ ForwardLine LineOf(const ForwardRingArguments& args, 
   out.offset = args.formula == Formula::kScaleOnly ? shift * out.rstd : -low * out.rstd;
   if (store) {
     if (args.buffers.mean != nullptr) static_cast<float*>(args.buffers.mean)[row] = shift + low;
-    static_cast<float*>(args.buffers.rstd)[row] = out.rstd;
+    if (args.buffers.rstd != nullptr) static_cast<float*>(args.buffers.rstd)[row] = out.rstd;
   }
   return out;
 }

@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
     if (args.buffers.mean != nullptr) {
       StoreOne<A>(args.stat, args.buffers.mean, row, shift + low);
     }
-    StoreOne<A>(args.stat, args.buffers.rstd, row, rstd);
+    if (args.buffers.rstd != nullptr) StoreOne<A>(args.stat, args.buffers.rstd, row, rstd);
   }
   if (args.formula != Formula::kCenter) {
     shift = 0;

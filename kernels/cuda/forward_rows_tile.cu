@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kTileThreads, Resident(C::kNumbers, kTileDirec
         if (args.buffers.mean != nullptr) {
           static_cast<float*>(args.buffers.mean)[row] = found.mean;
         }
-        static_cast<float*>(args.buffers.rstd)[row] = found.rstd;
+        if (args.buffers.rstd != nullptr) static_cast<float*>(args.buffers.rstd)[row] = found.rstd;
       }
       const float offset = found.Offset(args.formula);
       Y* y = static_cast<Y*>(args.buffers.y) + row * cols;

@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(32)
   if (rank < ROWS && rank * kGroups < left) {
     const int64_t row = first + rank * kGroups;
     if (args.buffers.mean != nullptr) static_cast<float*>(args.buffers.mean)[row] = mean;
-    static_cast<float*>(args.buffers.rstd)[row] = rstd;
+    if (args.buffers.rstd != nullptr) static_cast<float*>(args.buffers.rstd)[row] = rstd;
   }
 }
 

@@ -223,7 +223,7 @@ struct ForwardBody {
         rsqrt(m2 / static_cast<double>(problem.geometry.reduced) + problem.epsilon));
     if (tiles.rank == 0 && tiles.first_thread()) {
       if (buffers.mean != nullptr) static_cast<float*>(buffers.mean)[row] = mean;
-      static_cast<float*>(buffers.rstd)[row] = rstd;
+      if (buffers.rstd != nullptr) static_cast<float*>(buffers.rstd)[row] = rstd;
     }
     if (problem.formula != Formula::kCenter) mean = 0;
     high = static_cast<float>(mean);

@@ -41,7 +41,7 @@ struct PipeFinisher : PipePlaces {
       if (buffers.mean != nullptr) {
         static_cast<float*>(buffers.mean)[stat] = static_cast<float>(mean);
       }
-      static_cast<float*>(buffers.rstd)[stat] = out.rstd;
+      if (buffers.rstd != nullptr) static_cast<float*>(buffers.rstd)[stat] = out.rstd;
     }
     return out;
   }

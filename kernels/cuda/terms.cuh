@@ -126,7 +126,7 @@ __device__ __forceinline__ Scaling<A> ScalingOf(const ForwardProblem& problem,
   if (store) {
     const DType type = problem.stat();
     if (buffers.mean != nullptr) StoreOne<double>(type, buffers.mean, stat, moments.mean);
-    StoreOne<double>(type, buffers.rstd, stat, rstd);
+    if (buffers.rstd != nullptr) StoreOne<double>(type, buffers.rstd, stat, rstd);
   }
   return out;
 }

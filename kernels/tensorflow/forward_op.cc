@@ -41,17 +41,19 @@ void ForwardOp::Compute(OpKernelContext* ctx) {
   Tensor* y = nullptr;
   OP_REQUIRES_OK(ctx, ctx->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
   buffers.y = y->data();
+  // Nobody reads the statistics in inference.
   const TensorShape stat_shape = StatShape(attributes_, x.shape());
+  const auto allocate = [&](int output, void** statistics) -> absl::Status {
+    if (!ctx->output_required(output)) return absl::OkStatus();
+    Tensor* tensor = nullptr;
+    TF_RETURN_IF_ERROR(ctx->allocate_output(output, stat_shape, &tensor));
+    *statistics = tensor->data();
+    return absl::OkStatus();
+  };
   int output = 1;
-  if (problem.formula != Formula::kRms) {
-    Tensor* mean = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(output++, stat_shape, &mean));
-    buffers.mean = mean->data();
-  }
-  Tensor* rstd = nullptr;
-  OP_REQUIRES_OK(ctx, ctx->allocate_output(output++, stat_shape, &rstd));
-  buffers.rstd = rstd->data();
-  if (y->NumElements() == 0 && rstd->NumElements() == 0) return;
+  if (problem.formula != Formula::kRms) OP_REQUIRES_OK(ctx, allocate(output++, &buffers.mean));
+  OP_REQUIRES_OK(ctx, allocate(output, &buffers.rstd));
+  if (y->NumElements() == 0 && stat_shape.num_elements() == 0) return;
   OP_REQUIRES_OK(ctx, Run(ctx, problem, buffers));
 }
 

@@ -387,3 +387,45 @@ def test_output_in_the_input_s_buffer(ops: Any, device: str) -> None:
 
             y = run(tf.constant(value)).numpy()
         formulas.assert_close(y, formulas.norm(value + 1, None, None, axis, axis, 1e-3)[0], 4)
+
+
+@pytest.mark.parametrize("kind,outputs", [
+    ("layer_norm", ["y", "mean", "rstd"]), ("rms_norm", ["y", "rstd"]),
+    ("instance_norm", ["y", "mean", "rstd"]), ("group_norm", ["y", "mean", "rstd"]),
+])  # fmt: skip
+@pytest.mark.parametrize("read", ["y", "y mean", "y rstd", "y mean rstd", "rstd"])
+@pytest.mark.parametrize("shape", [(4, 6, 8), (4, 0, 8), (0, 6, 8)], ids=str)
+def test_only_statistics_that_are_read_are_made(
+    ops: Any, device: str, kind: str, outputs: list[str], read: str, shape: tuple[int, ...]
+) -> None:
+    value = random(26, shape, DTYPES["float32"])
+    wanted = [name for name in outputs if name in read.split()]
+    attributes: dict[str, Any] = {"groups": 2} if kind == "group_norm" else {}
+    with tf.Graph().as_default(), tf.device(device):
+        x = tf.compat.v1.placeholder(tf.float32, shape)
+        call = getattr(ops, f"fused_{kind}")
+        out = call(x=x, scale=[], offset=[], out_type=tf.float32, name="norm", **attributes)
+        with tf.compat.v1.Session() as session:
+            options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
+            seen = tf.compat.v1.RunMetadata()
+            fetches = [tf.identity(out[outputs.index(name)]) for name in wanted]
+            got = session.run(fetches, {x: value}, options, seen)
+    slots = {
+        output.slot
+        for stats in seen.step_stats.dev_stats
+        for node in stats.node_stats
+        if node.node_name == "norm"
+        for output in node.output
+    }
+    assert slots - {0} == {outputs.index(name) for name in wanted} - {0}
+    if value.size == 0:
+        return
+    reduced = {"instance_norm": [1], "group_norm": [1, 3]}.get(kind, [2])
+    split = value.reshape(*shape[:2], 2, shape[2] // 2) if kind == "group_norm" else value
+    if kind == "rms_norm":
+        expected = formulas.norm(split, None, None, reduced, reduced, 1e-3, "rms")
+    else:
+        expected = formulas.norm(split, None, None, reduced, [2], 1e-3)
+    right = dict(zip(("y", "mean", "rstd"), expected, strict=True))
+    for name, array in zip(wanted, got, strict=True):
+        formulas.assert_close(array.reshape(right[name].shape), right[name], 8, name)
