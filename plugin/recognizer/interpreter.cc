@@ -349,6 +349,9 @@ std::optional<Known> Interpreter::Number(TensorId tensor, int depth) {
     if (op == "Neg") return Known{-a->value, a->constant};
     return a;
   }
+  if (op == "Square" || op == "Abs" || op == "Exp" || op == "Pow") {
+    return FunctionOfNumbers(node, depth);
+  }
   if (op == "Fill") return input(1);
   if (op == "OnesLike") return Known{1.0, true};
   if (op == "ZerosLike") return Known{0.0, true};
@@ -369,6 +372,24 @@ std::optional<Known> Interpreter::Number(TensorId tensor, int depth) {
     if (constant) return Known{std::max(a->value, b->value), true};
   }
   return std::nullopt;
+}
+
+// Of constants, as a program may write its epsilon. Grappler folds them; nothing does before XLA.
+std::optional<Known> Interpreter::FunctionOfNumbers(int node, int depth) {
+  std::vector<double> values;
+  for (const TensorId& input : view_.inputs(node)) {
+    const auto number = Number(input, depth + 1);
+    if (!number || !number->constant) return std::nullopt;
+    values.push_back(number->value);
+  }
+  const std::string& op = view_.op(node);
+  const double a = values[0];
+  const double value = op == "Square" ? a * a
+                       : op == "Abs"  ? std::fabs(a)
+                       : op == "Exp"  ? std::exp(a)
+                                      : std::pow(a, values[1]);
+  const double kept = Rounded(value, view_.GetType(node, "T"));
+  return std::isfinite(kept) ? std::make_optional(Known{kept, true}) : std::nullopt;
 }
 
 std::optional<Known> Interpreter::CastNumber(int node, int depth) {

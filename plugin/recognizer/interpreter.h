@@ -103,6 +103,7 @@ class Interpreter {
   std::optional<Value> Constant(TensorId tensor, double number);
   std::optional<Known> Number(TensorId tensor, int depth);
   std::optional<Known> CastNumber(int node, int depth);
+  std::optional<Known> FunctionOfNumbers(int node, int depth);
   double Unrounded(int node, double constant);
   std::optional<std::vector<Size>> ShapeOf(TensorId tensor);
   MaybeSizes SizesOf(TensorId tensor, int depth);

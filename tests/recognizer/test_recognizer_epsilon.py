@@ -254,3 +254,69 @@ def test_epsilon_that_its_own_type_loses(rng) -> None:
         after, _ = rewrite(graph, fetches=["y"])
         stock, got = (run(each, {"x": value}) for each in (graph, after))
         np.testing.assert_allclose(stock, got, 2e-5, 2e-5)
+
+
+_COMPUTED = {
+    "square": (lambda c: tf.square(c(0.03)), 0.03**2),
+    "square of a difference": (lambda c: tf.square(c(0.5) - c(0.25)), 0.0625),
+    "abs": (lambda c: tf.abs(c(-0.01)), 0.01),
+    "exp": (lambda c: tf.exp(c(-5.0)), np.exp(-5.0)),
+    "pow": (lambda c: tf.pow(c(10.0), c(-3.0)), 1e-3),
+    "pow of an exp": (lambda c: tf.pow(tf.exp(c(-1.0)), c(4.0)), np.exp(-4.0)),
+}
+
+
+@pytest.mark.parametrize("epsilon", _COMPUTED)
+@pytest.mark.parametrize("dtype", [tf.float16, tf.float32, tf.float64], ids=lambda d: d.name)
+def test_epsilon_that_is_a_function_of_constants(rng, epsilon: str, dtype: tf.DType) -> None:
+    """Nothing folds it in a function that XLA compiles."""
+    computed, exact = _COMPUTED[epsilon]
+
+    def make() -> None:
+        x = placeholder("x", (None, 8), dtype)
+        tf.identity(layer_norm(x, -1, computed(lambda c: tf.constant(c, dtype))), name="y")
+
+    x = rng.normal(size=(4, 8)) * np.array([[1.0], [0.1], [0.0], [10.0]])
+    x = x.astype(dtype.as_numpy_dtype)
+    tolerance = {tf.float16: 1e-2, tf.float32: 2e-5, tf.float64: 1e-11}[dtype]
+    expected = oracle.layer_norm(x, epsilon=exact).y
+    _, (record,) = check(trace(make), {"x": x}, expected, 1, tolerance=tolerance)
+    digits = {tf.float16: 4e-3, tf.float32: 1e-6, tf.float64: 1e-14}[dtype]
+    assert record.epsilon == pytest.approx(exact, rel=digits)
+
+
+@pytest.mark.parametrize("function", [tf.square, tf.abs, tf.exp], ids=lambda f: f.__name__)
+def test_function_of_a_fed_number_is_no_epsilon(rng, function) -> None:
+    def make() -> None:
+        x, number = placeholder("x", (None, 8)), placeholder("number", ())
+        tf.identity(layer_norm(x, -1, function(number)), name="y")
+
+    x, number = _x(rng), np.float32(-0.5)
+    epsilon = float(function(tf.constant(number)))
+    _refused(trace(make), x, oracle.layer_norm(x, epsilon=epsilon).y, number=number)
+
+
+@pytest.mark.parametrize("base", [-1e-3, 1e30])
+def test_power_that_is_no_finite_number_is_no_epsilon(rng, base: float) -> None:
+    def make() -> None:
+        epsilon = tf.pow(tf.constant(base), tf.constant(1.5))
+        tf.identity(layer_norm(placeholder("x", (None, 8)), -1, epsilon), name="y")
+
+    x = rng.normal(size=(4, 8)).astype(np.float32)
+    expected = np.full(x.shape, np.nan if base < 0 else 0.0)
+    _refused(trace(make), x, expected)
+
+
+def test_largest_of_variance_and_a_function_of_constants(rng) -> None:
+    """It is added nowhere, so it is no epsilon."""
+
+    def make() -> None:
+        x = placeholder("x", (None, 8))
+        mean, variance = moments(x)
+        floor = tf.square(tf.constant(0.5))
+        tf.multiply(x - mean, tf.math.rsqrt(tf.maximum(variance, floor)), name="y")
+
+    x = _x(rng)
+    wide = x.astype(np.float64)
+    centred = wide - wide.mean(-1, keepdims=True)
+    _refused(trace(make), x, centred / np.sqrt(np.maximum(wide.var(-1, keepdims=True), 0.25)))
