@@ -86,6 +86,15 @@ std::vector<BackwardMatch> WithoutOverlap(const GraphView& view, const ForwardMa
   return kept;
 }
 
+// Whether dy may be larger than x, as y may, where x is broadcast to what goes on beside the norm.
+bool MayBeLarger(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
+                 TensorId dy) {
+  std::vector<Part> beside = forward.parts;
+  if (forward.scale.valid()) beside.push_back({forward.scale, /*inverted=*/false});
+  return !beside.empty() && FitBeside(shapes, dy, forward.x, beside) == Fit::kBroadcast &&
+         !IsSurelyLike(view, shapes, dy, forward.x);
+}
+
 // Whether gamma is a factor somewhere in dy. Not at its end, as the other factor was tried as dy;
 // and what gamma is not in belongs to another norm of the same x.
 bool HasInside(const GraphView& view, TensorId dy, TensorId gamma) {
@@ -141,7 +150,9 @@ std::vector<BackwardMatch> FindBackward(const GraphView& view, const Shapes& sha
     return view.DependsOn(a.node, {b.node}) || view.DependsOn(b.node, {a.node});
   };
   std::vector<BackwardMatch> found;
-  const auto find = [&](const std::vector<Part>& factors) {
+  // `beside`: terms that may be larger than x.
+  const auto find = [&](const std::vector<Part>& factors, const std::vector<Part>& beside) {
+    const std::vector<Part>& others = beside.empty() ? factors : beside;
     for (TensorId gamma : Gammas(view, shapes, forward)) {
       // Where gamma is not trained nobody else reads dy, and Grappler moves gamma into it: dy is
       // then no tensor of the graph, but dy * gamma is. That is the dy of the same norm without
@@ -150,20 +161,20 @@ std::vector<BackwardMatch> FindBackward(const GraphView& view, const Shapes& sha
       if (inside && !found.empty()) break;
       ForwardMatch differentiated = forward;
       differentiated.gamma = gamma;
-      for (const auto& [dy, like] : DyCandidates(view, shapes, differentiated, !factors.empty())) {
+      for (const auto& [dy, like] : DyCandidates(view, shapes, differentiated, !others.empty())) {
         if (inside && !HasInside(view, dy, forward.gamma)) continue;
-        const Fit fit =
-            factors.empty() ? Fit::kSurely : FitOfFactors(shapes, dy, forward.x, factors);
-        if (fit == Fit::kNot) continue;
+        const Fit fit = others.empty() ? Fit::kSurely : FitBeside(shapes, dy, forward.x, others);
+        if (fit == Fit::kNot || (!beside.empty() && fit == Fit::kSurely)) continue;
+        if (others.empty() && MayBeLarger(view, shapes, forward, dy)) continue;
         // Two gradients of one forward come from two losses; else it is one gradient, seen again.
         BackwardMatch* same = nullptr;
         for (BackwardMatch& other : found) {
           if (depends(dy, other.dy)) same = &other;
         }
         if (same != nullptr && complete(*same)) continue;
-        BackwardMatch match = FindGradient(view, shapes, differentiated, dy, like, factors, keep);
+        const TriedDy tried{dy, like, factors, fit == Fit::kBroadcast};
+        const BackwardMatch match = FindGradient(view, shapes, differentiated, tried, keep);
         if (!match.found()) continue;
-        match.sum_dy = fit == Fit::kBroadcast;
         if (same == nullptr) {
           found.push_back(match);
         } else if (score(match) > score(*same)) {
@@ -172,18 +183,20 @@ std::vector<BackwardMatch> FindBackward(const GraphView& view, const Shapes& sha
       }
     }
   };
-  find({});
+  find({}, {});
   // s * (x - mean) * rstd: what the norm's own output is differentiated by, dy * s, is no tensor of
   // the graph.
-  if (found.empty() && forward.parts_are_factors) find(forward.parts);
-  if (found.empty() && forward.scale.valid()) find({{forward.scale, /*inverted=*/false}});
+  if (found.empty() && forward.parts_are_factors) find(forward.parts, {});
+  if (found.empty() && forward.scale.valid()) find({{forward.scale, /*inverted=*/false}}, {});
+  // norm(x) + b, of which nobody knows which is the larger: dy is summed on each way to dx.
+  if (found.empty() && !forward.parts_are_factors) find({}, forward.parts);
   return WithoutOverlap(view, forward, found);
 }
 
 BackwardMatch FindBackwardFrom(const GraphView& view, const Shapes& shapes,
                                const ForwardMatch& forward, TensorId dy,
                                const std::function<bool(int)>& keep) {
-  return FindGradient(view, shapes, forward, dy, forward.x, {}, keep);
+  return FindGradient(view, shapes, forward, {dy, forward.x, {}}, keep);
 }
 
 }  // namespace nv_norms

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "plugin/graph/constants.h"
+#include "plugin/recognizer/dy_shape.h"
 #include "plugin/recognizer/ops.h"
 
 namespace nv_norms {
@@ -26,11 +27,6 @@ bool SumsNothing(const GraphView& view, const Shapes& shapes, int node) {
     const int64_t at = axis < 0 ? axis + rank : axis;
     return at >= 0 && at < rank && from.dims[at] == 1;
   });
-}
-
-// A Sum over what BroadcastGradientArgs says when the graph runs: over nothing, for most operands.
-bool SumsAsBroadcast(const GraphView& view, int node) {
-  return view.op(node) == "Sum" && view.op(view.inputs(node)[1].node) == "BroadcastGradientArgs";
 }
 
 // Whether that Sum is surely over nothing if what it gives has x's shape: what is broadcast with it

@@ -32,7 +32,7 @@ bool HasSurelyShapeOf(const Shapes& shapes, TensorId dy, TensorId x) {
   return open <= 1;
 }
 
-Fit FitOfFactors(const Shapes& shapes, TensorId dy, TensorId x, const std::vector<Part>& factors) {
+Fit FitBeside(const Shapes& shapes, TensorId dy, TensorId x, const std::vector<Part>& parts) {
   const TensorInfo& of_dy = shapes.Get(dy);
   const TensorInfo& of_x = shapes.Get(x);
   if (!of_dy.rank_known || !of_x.rank_known || of_dy.dims.size() != of_x.dims.size()) {
@@ -42,8 +42,8 @@ Fit FitOfFactors(const Shapes& shapes, TensorId dy, TensorId x, const std::vecto
   const bool same =
       of_dy.dims == of_x.dims && std::count(of_x.dims.begin(), of_x.dims.end(), -1) == 0;
   Fit fit = same ? Fit::kSurely : Fit::kBroadcast;
-  for (const Part& factor : factors) {
-    const TensorInfo& info = shapes.Get(factor.tensor);
+  for (const Part& part : parts) {
+    const TensorInfo& info = shapes.Get(part.tensor);
     if (info.dtype != of_dy.dtype || !info.rank_known || info.dims.size() > of_x.dims.size()) {
       return Fit::kNot;
     }
@@ -56,6 +56,37 @@ Fit FitOfFactors(const Shapes& shapes, TensorId dy, TensorId x, const std::vecto
     }
   }
   return fit;
+}
+
+bool SumsAsBroadcast(const GraphView& view, int node) {
+  return view.op(node) == "Sum" && view.op(view.inputs(node)[1].node) == "BroadcastGradientArgs";
+}
+
+bool IsSurelyLike(const GraphView& view, const Shapes& shapes, TensorId dy, TensorId x) {
+  const TensorInfo& of_dy = shapes.Get(dy);
+  const TensorInfo& of_x = shapes.Get(x);
+  if (of_dy.rank_known && of_x.rank_known && of_dy.dims == of_x.dims &&
+      std::count(of_x.dims.begin(), of_x.dims.end(), -1) == 0) {
+    return true;
+  }
+  while (view.op(dy.node) == "Cast" || IsPlainView(view.op(dy.node))) dy = view.inputs(dy.node)[0];
+  return SumsAsBroadcast(view, dy.node);
+}
+
+bool IsSummedLike(const GraphView& view, TensorId tensor, TensorId dy,
+                  const std::unordered_set<int>& within) {
+  std::vector<TensorId> pending = {tensor};
+  std::unordered_set<int> seen;
+  while (!pending.empty()) {
+    const TensorId at = pending.back();
+    pending.pop_back();
+    if (at == dy) return false;
+    if (within.count(at.node) == 0 || SumsAsBroadcast(view, at.node)) continue;
+    if (!seen.insert(at.node).second) continue;
+    const std::vector<TensorId>& inputs = view.inputs(at.node);
+    pending.insert(pending.end(), inputs.begin(), inputs.end());
+  }
+  return true;
 }
 
 }  // namespace nv_norms

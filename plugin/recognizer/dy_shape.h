@@ -17,10 +17,20 @@ bool IsReshaped(const GraphView& view, TensorId dy, const std::unordered_set<int
 // Whether dy, which has as many elements as x, has x's shape whatever the unknown sizes are.
 bool HasSurelyShapeOf(const Shapes& shapes, TensorId dy, TensorId x);
 
-// Whether dy times the factors has dy's type, and x's shape whatever the unknown sizes are, or what
-// x may be broadcast to.
+// Whether these parts have dy's type, and go with x to x's shape whatever the unknown sizes are, or
+// to what x may be broadcast to.
 enum class Fit { kNot, kBroadcast, kSurely };
-Fit FitOfFactors(const Shapes& shapes, TensorId dy, TensorId x, const std::vector<Part>& factors);
+Fit FitBeside(const Shapes& shapes, TensorId dy, TensorId x, const std::vector<Part>& parts);
+
+// A Sum over what BroadcastGradientArgs says when the graph runs: over nothing, for most operands.
+bool SumsAsBroadcast(const GraphView& view, int node);
+
+// Whether nothing makes dy larger than x: it has x's sizes, or was summed so.
+bool IsSurelyLike(const GraphView& view, const Shapes& shapes, TensorId dy, TensorId x);
+
+// Whether such a Sum is on each way from dy to a tensor, `within` these nodes.
+bool IsSummedLike(const GraphView& view, TensorId tensor, TensorId dy,
+                  const std::unordered_set<int>& within);
 
 }  // namespace nv_norms
 

@@ -42,12 +42,17 @@ bool HoldsBothSigns(const std::vector<BagItem>& terms) {
 class GradientSearch {
  public:
   GradientSearch(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
-                 TensorId dy, TensorId dy_like, const std::vector<Part>& factors,
-                 const std::function<bool(int)>& keep)
-      : view_(view), shapes_(shapes), forward_(forward), factors_(factors), keep_(keep) {
+                 const TriedDy& tried, const std::function<bool(int)>& keep)
+      : view_(view),
+        shapes_(shapes),
+        forward_(forward),
+        factors_(tried.factors),
+        sum_dy_(tried.sum),
+        keep_(keep) {
+    const TensorId dy = tried.dy;
     scene_ = SceneAround(view, shapes, forward.statistics);
     scene_.dy = dy;
-    scene_.dy_like = dy_like;
+    scene_.dy_like = tried.like;
     LookBeforeTranspose();
     from_dy_ = Dependents(view, scene_.before_dy.valid() ? scene_.before_dy : dy, kMaxDescendants);
     scene_.dependents = from_dy_;
@@ -65,6 +70,7 @@ class GradientSearch {
       match_ = BackwardMatch();
       match_.dy = scene_.dy;
       match_.factors = factors_;
+      match_.sum_dy = sum_dy_;
       match_.gamma = forward_.gamma;
       reference_ = ReferenceOf(&interpreter, axes_);
       if (reference_) {
@@ -102,7 +108,8 @@ class GradientSearch {
       match_.core = CoreNodes();
       match_.reshape_dy = match_.reshape_dy || (IsReshaped(view_, scene_.dy, behind_) &&
                                                 !HasSurelyShapeOf(shapes_, scene_.dy, forward_.x));
-      if (!factors_.empty() && match_.reshape_dy) return BackwardMatch();
+      if ((sum_dy_ || !factors_.empty()) && match_.reshape_dy) return BackwardMatch();
+      if (sum_dy_ && !IsSummed()) return BackwardMatch();
       match_.stops_gradient = StopsGradient(view_, behind_, forward_core_);
       return match_;
     }
@@ -169,8 +176,9 @@ class GradientSearch {
         others.push_back(atom);
       }
     }
-    // y ties the factors' axes, too.
-    if (!factors_.empty() && interpreter->Eval(forward_.y) == nullptr) return std::nullopt;
+    // y ties the factors' axes, too, and those of what goes on beside it.
+    const bool ties = sum_dy_ || !factors_.empty();
+    if (ties && interpreter->Eval(forward_.y) == nullptr) return std::nullopt;
     Numbers scaled = dy->numbers;
     for (const Part& factor : factors_) {
       const Value* value = interpreter->Eval(factor.tensor);
@@ -420,6 +428,15 @@ class GradientSearch {
     return TiesAreChecked(view_, shapes_, forward_.x, x_dims_, parameter_, tied, &axes);
   }
 
+  // Whether dx has x's shape, too, where dy is larger.
+  bool IsSummed() const {
+    if (!match_.dx.valid()) return true;
+    if (match_.terms.empty()) return IsSummedLike(view_, match_.dx, scene_.dy, from_dy_);
+    return std::all_of(match_.terms.begin(), match_.terms.end(), [&](const Part& term) {
+      return IsSummedLike(view_, term.tensor, scene_.dy, from_dy_);
+    });
+  }
+
   bool HasShapes(Interpreter* interpreter) const {
     if (match_.dx.valid()) {
       const Value* dx = interpreter->Eval(match_.dx);
@@ -479,6 +496,7 @@ class GradientSearch {
   const Shapes& shapes_;
   const ForwardMatch& forward_;
   const std::vector<Part>& factors_;
+  const bool sum_dy_;
   const std::function<bool(int)>& keep_;
   Scene scene_;
   Axes axes_;
@@ -496,9 +514,8 @@ class GradientSearch {
 }  // namespace
 
 BackwardMatch FindGradient(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
-                           TensorId dy, TensorId dy_like, const std::vector<Part>& factors,
-                           const std::function<bool(int)>& keep) {
-  return GradientSearch(view, shapes, forward, dy, dy_like, factors, keep).Run();
+                           const TriedDy& tried, const std::function<bool(int)>& keep) {
+  return GradientSearch(view, shapes, forward, tried, keep).Run();
 }
 
 }  // namespace nv_norms

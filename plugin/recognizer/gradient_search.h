@@ -7,11 +7,17 @@
 
 namespace nv_norms {
 
-// What of dx, dgamma and dbeta is computed from `dy`, which has the shape of `dy_like` (x or a view
-// of it), times `factors`. Not found(): nothing, or nothing that we understand.
+// What a gradient may be computed from: dy, times the factors.
+struct TriedDy {
+  TensorId dy, like;  // it has the shape of `like`, x or a view of it,
+  std::vector<Part> factors;
+  bool sum = false;  // or is larger, and summed
+};
+
+// What of dx, dgamma and dbeta is computed from it. Not found(): nothing, or nothing that we
+// understand.
 BackwardMatch FindGradient(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
-                           TensorId dy, TensorId dy_like, const std::vector<Part>& factors,
-                           const std::function<bool(int)>& keep);
+                           const TriedDy& tried, const std::function<bool(int)>& keep);
 
 }  // namespace nv_norms
 

@@ -37,10 +37,10 @@ def _batch_norm_of_rows(x: tf.Tensor, offset: tf.Tensor) -> list[tf.Tensor]:
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_offset_of_a_known_batch(rng, batch: int) -> None:
-    """Where x's batch is 1, y is larger than x, and so is the gradient of y."""
+    """Where x's batch is 1, y is larger than x, and so is the gradient of y: it is summed."""
     values = _draw(rng, batch, 4, 8), _draw(rng, 3, 4, 8)
     known = (None, 4, 8), (3, 4, 8)
-    assert _step_as_stock(_batch_norm_of_rows, known, values) == ["forward"]
+    assert _step_as_stock(_batch_norm_of_rows, known, values) == ["forward", "backward"]
 
 
 def test_offset_of_the_same_batch(rng) -> None:

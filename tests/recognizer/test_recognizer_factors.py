@@ -1,5 +1,6 @@
 """Norms that are scaled before they are norms: s * (x - mean) * rstd, as adaptive instance norms
-are written. What their own output is differentiated by, dy * s, is no tensor of the graph."""
+are written. What their own output is differentiated by, dy * s, is no tensor of the graph. And
+those that are shifted inside, for each sample."""
 
 from __future__ import annotations
 
@@ -173,3 +174,83 @@ def test_scale_that_comes_from_x(rng) -> None:
         stock, fused = stock_and_fused(step, signature, values, jit)
         for got, before in zip(fused, stock, strict=True):
             np.testing.assert_allclose(got, before, 1e-4, 1e-5 * np.abs(before).max())
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
+@pytest.mark.parametrize("batches", [(3, 3), (1, 3), (3, 1), (1, 1)], ids=str)
+@pytest.mark.parametrize("scaled", [False, True], ids=["", "scaled"])
+def test_offset_of_each_sample(rng, scaled: bool, batches: tuple[int, int], jit: bool) -> None:
+    """tf.nn.batch_normalization puts it into the sum. One image may be shifted in three ways."""
+
+    def step(x: tf.Tensor, offset: tf.Tensor, gain: tf.Tensor, dy: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch([x, offset, gain])
+            mean, variance = tf.nn.moments(x, [1, 2], keepdims=True)
+            y = tf.nn.batch_normalization(x, mean, variance, offset, None, EPSILON)
+            loss = tf.reduce_sum(tf.square(y * gain if scaled else y) * dy)
+        gradients = tape.gradient(loss, [x, offset, gain], unconnected_gradients="zero")
+        return [y, *gradients]
+
+    images, offsets = batches
+    values = [
+        rng.normal(1.0, 2.0, (images, *SHAPE[1:])).astype("f"),
+        rng.normal(1.0, 2.0, (offsets, *SCALE[1:])).astype("f"),
+        rng.uniform(0.5, 2.0, SHAPE[-1]).astype("f"),
+        rng.normal(1.0, 2.0, (max(batches), *SHAPE[1:])).astype("f"),
+    ]
+    signature = [tf.TensorSpec((None, *v.shape[1:])) for v in values]
+    signature[2] = tf.TensorSpec(SHAPE[-1:])
+    stock, fused = stock_and_fused(step, signature, values, jit)
+    assert _fused("forward") == _fused("backward") == 1
+    assert not nv_norms_rewriter.report().refused
+    x, offset, gain, dy = (value.astype(np.float64) for value in values)
+    gain = gain if scaled else np.ones_like(gain)
+    y = oracle.layer_norm(x, axis=[1, 2], epsilon=EPSILON).y + offset
+    dz = 2.0 * dy * y * gain
+    dx = oracle.backward(_summed_to(x.shape, dz * gain), x, None, (1, 2), (), EPSILON).dx
+    dgain = (dz * y).sum((0, 1, 2)) if scaled else np.zeros_like(gain)
+    exact = (y, dx, _summed_to(offset.shape, dz * gain), dgain)
+    for got, before, expected in zip(fused, stock, exact, strict=True):
+        assert got.shape == before.shape == expected.shape
+        np.testing.assert_allclose(got, expected, 1e-3, 1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
+@pytest.mark.parametrize("images", [1, 3])
+@pytest.mark.parametrize("shifted", [False, True], ids=["scaled", "shifted"])
+@pytest.mark.parametrize("outside", [False, True], ids=["", "outside"])
+def test_gradient_by_hand_that_is_not_summed_must_not_fuse(
+    rng, outside: bool, shifted: bool, images: int, jit: bool
+) -> None:
+    """Where x is one image for three scales, it is three gradients of x."""
+
+    def step(x: tf.Tensor, other: tf.Tensor, weight: tf.Tensor) -> list[tf.Tensor]:
+        mean, variance = tf.nn.moments(x, [1, 2], keepdims=True)
+        root = tf.math.rsqrt(variance + EPSILON)
+        centred = x - mean
+        scale = tf.constant(1.0) if shifted else other
+        y = x * root + (other - mean * root) if shifted else other * centred * root
+        dy = tf.sin(y) * weight
+
+        def moment(value: tf.Tensor) -> tf.Tensor:
+            return tf.reduce_mean(value, [1, 2], keepdims=True)
+
+        dx = root * scale * dy - root * moment(scale * dy)
+        dx = dx - centred * root**3 * moment(dy * centred * scale)
+        if outside:  # dy * scale is a tensor
+            dx = root * (scale * dy - moment(scale * dy))
+            dx = dx - centred * root**3 * moment(scale * dy * centred)
+        return [y, dx]
+
+    values = [
+        rng.normal(1.0, 2.0, (images, *SHAPE[1:])).astype("f"),
+        rng.uniform(0.5, 2.0, SCALE).astype("f"),
+        rng.uniform(0.5, 2.0, SHAPE[-1]).astype("f"),
+    ]
+    signature = [tf.TensorSpec((None, *v.shape[1:])) for v in values[:2]]
+    signature.append(tf.TensorSpec(SHAPE[-1:]))
+    stock, fused = stock_and_fused(step, signature, values, jit)
+    assert _fused("backward") == 0
+    for got, before in zip(fused, stock, strict=True):
+        assert got.shape == before.shape
+        np.testing.assert_allclose(got, before, 1e-4, 1e-5 * np.abs(before).max())
