@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from . import _saving
+from . import _captured, _saving
 
 GraphDef = Any
 NodeDef = Any
@@ -49,6 +49,7 @@ def describe(graph: tf.Graph) -> GraphDef:
         if node.op in FUSED_OPS and _saving.MARK not in node.attr:
             node.attr[BY_NAME].b = True
     _tell_integers(graph_def, graph)
+    _keep_watched(graph_def, graph)
     opaque = {op.name: op for op in graph.get_operations() if is_opaque(op)}
     if not opaque:
         return graph_def
@@ -143,6 +144,18 @@ def _tell_integers(graph_def: GraphDef, graph: tf.Graph) -> None:
             nodes[name].attr["value"].tensor.CopyFrom(value)
         if nodes[name].attr["value"].tensor == value:
             nodes[op.name].input[1] = name
+
+
+def _keep_watched(graph_def: GraphDef, graph: tf.Graph) -> None:
+    """Has captured constants that are differentiated by be arguments, of which nothing is known."""
+    names = _captured.watched(graph)
+    for node in graph_def.node:
+        if node.name in names:
+            tensor = graph.get_operation_by_name(node.name).outputs[0]
+            node.op = "Placeholder"
+            node.attr.clear()
+            node.attr["dtype"].type = tensor.dtype.as_datatype_enum
+            node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
 
 
 def _known_sizes(tensor: tf.Tensor) -> list[int] | None:
