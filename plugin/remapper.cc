@@ -26,6 +26,7 @@
 #include "plugin/recognizer/backward.h"
 #include "plugin/recognizer/dy_candidates.h"
 #include "plugin/recognizer/forward.h"
+#include "plugin/recognizer/likely_kind.h"
 #include "plugin/recognizer/lone_gradient.h"
 #include "plugin/recognizer/ops.h"
 #include "plugin/recognizer/statistics.h"
@@ -69,6 +70,7 @@ class Remapper {
         if (before == Outcome::kNothing) break;
       }
     }
+    DropInnerRefusals();
     return changed;
   }
 
@@ -235,6 +237,7 @@ class Remapper {
       Record record = RecordOf(match);
       record.direction = "backward";
       record.stops_gradient = gradient.stops_gradient;
+      record.leaves_dx = LeavesDx(*view_, match, gradient);
       std::string line =
           Listed({{"dy", gradient.dy}, {"x", match.x}, {"gamma", gradient.gamma}}, &record.inputs);
       line += Listed({{"dx", gradient.dx}, {"dgamma", gradient.dgamma}, {"dbeta", gradient.dbeta}},
@@ -310,8 +313,7 @@ class Remapper {
       return;
     }
     Record record;
-    const bool mean_square = !meanings.empty() && meanings[0].moment == Moment::kMeanSquare;
-    record.kind = mean_square ? "rms_norm" : "layer_norm";
+    record.kind = LikelyKind(*view_, *shapes_, meanings);
     record.reason = reason;
     record.outputs = {view_->name(anchor)};
     if (!meanings.empty()) {
@@ -323,7 +325,15 @@ class Remapper {
     record.graph = options_.graph_name;
     VLOG(3) << "Leave the normalization at " << view_->name(anchor)
             << " as it is: " << ReasonSentence(reason) << " (" << ReasonName(reason) << ")";
+    refused_.emplace_back(anchor, records_->size());
     records_->push_back(std::move(record));
+  }
+
+  // A root that is gone was an inner step of a norm that was fused: sqrt(std^2 + epsilon).
+  void DropInnerRefusals() {
+    for (auto it = refused_.rbegin(); it != refused_.rend(); ++it) {
+      if (!view_->alive(it->first)) records_->erase(records_->begin() + it->second);
+    }
   }
 
   GraphView* view_;
@@ -331,7 +341,8 @@ class Remapper {
   const RemapperOptions& options_;
   std::vector<Record>* records_;
   std::set<int> fused_before_;
-  std::set<int> operands_;  // of matches that are being fused
+  std::set<int> operands_;                       // of matches that are being fused
+  std::vector<std::pair<int, size_t>> refused_;  // anchors, and where their records are
   std::function<bool(int)> keep_, keep_with_operands_;
 };
 

@@ -65,6 +65,14 @@ bool Overlap(const BackwardMatch& kept, const BackwardMatch& match) {
   return false;
 }
 
+// Whether the root is differentiated by this gradient's dy, if it is at all.
+bool LeadsToRoot(const GraphView& view, const ForwardMatch& forward, const BackwardMatch& match) {
+  const std::vector<int> roots = RootGradients(view, forward.statistics.anchor);
+  return roots.empty() || std::any_of(roots.begin(), roots.end(), [&](int root) {
+           return view.DependsOn(root, {match.dy.node});
+         });
+}
+
 // Of matches that replace the same node, the first. What lacks dx, though x is differentiated by
 // its loss, belongs to another norm of the same x: sum(dy * xhat) knows no gamma.
 std::vector<BackwardMatch> WithoutOverlap(const GraphView& view, const ForwardMatch& forward,
@@ -72,14 +80,8 @@ std::vector<BackwardMatch> WithoutOverlap(const GraphView& view, const ForwardMa
   std::vector<BackwardMatch> kept;
   const bool with_dx = std::any_of(matches.begin(), matches.end(),
                                    [](const BackwardMatch& m) { return m.dx.valid(); });
-  const std::vector<int> roots = RootGradients(view, forward.statistics.anchor);
-  const auto leads_to_root = [&](const BackwardMatch& match) {
-    return roots.empty() || std::any_of(roots.begin(), roots.end(), [&](int root) {
-             return view.DependsOn(root, {match.dy.node});
-           });
-  };
   for (const BackwardMatch& match : matches) {
-    if (with_dx && !match.dx.valid() && leads_to_root(match)) continue;
+    if (with_dx && !match.dx.valid() && LeadsToRoot(view, forward, match)) continue;
     const auto overlaps = [&](const BackwardMatch& other) { return Overlap(other, match); };
     if (std::none_of(kept.begin(), kept.end(), overlaps)) kept.push_back(match);
   }
@@ -127,6 +129,11 @@ std::vector<TensorId> Gammas(const GraphView& view, const Shapes& shapes,
 
 bool HasGradient(const GraphView& view, TensorId anchor) {
   return !RootGradients(view, anchor).empty();
+}
+
+bool LeavesDx(const GraphView& view, const ForwardMatch& forward, const BackwardMatch& match) {
+  return !match.dx.valid() && LeadsToRoot(view, forward, match) &&
+         HasGradient(view, forward.statistics.anchor);
 }
 
 bool HasGradientElsewhere(const GraphView& view, TensorId anchor) {

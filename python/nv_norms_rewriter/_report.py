@@ -30,9 +30,10 @@ class Record:
     """One normalization that was found in a graph, or a change of layout around fused ones.
 
     Attributes:
-      kind: "layer_norm", "instance_norm", "group_norm" or "rms_norm". Or "layout": fused ones run
-        channels first instead of last (or the other way round), because that takes fewer
-        Transposes; inputs are then the Transposes that went, outputs the normalizations.
+      kind: "layer_norm", "instance_norm", "group_norm" or "rms_norm"; "normalization" where one
+        was refused of which that is not known. Or "layout": fused ones run channels first instead
+        of last (or the other way round), because that takes fewer Transposes; inputs are then the
+        Transposes that went, outputs the normalizations.
       direction: "forward" or "backward"; "" for a layout.
       fused: whether it was replaced by a fused op.
       reason: why not, as a name that stays the same between versions; "" when fused.
@@ -53,6 +54,8 @@ class Record:
       negative_slope: of the LeakyRelu that is computed inside the fused op (0: a Relu), whose
         output is then in outputs; 1 where there is none.
       silu: whether that is computed inside in its place.
+      leaves_dx: of a gradient that is fused but for that of x, which stays with TensorFlow's ops,
+        as something else is differentiated with it: a variance that is used again, say.
     """
 
     kind: str
@@ -71,6 +74,7 @@ class Record:
     transposes: tuple[int, int] = (0, 0)
     negative_slope: float = 1.0
     silu: bool = False
+    leaves_dx: bool = False
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Record:
@@ -203,7 +207,7 @@ def width() -> int:
 
 def _verdict(r: Record) -> str:
     if r.kind != "layout":
-        return "fused" + _activation(r)
+        return "fused" + (" but for dx" if r.leaves_dx else "") + _activation(r)
     return f"{r.transposes[1]} Transposes instead of {r.transposes[0]}"
 
 
