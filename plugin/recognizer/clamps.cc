@@ -32,6 +32,33 @@ bool Interpreter::IsIdleMaximum(int node) {
          (IsNeverPositive(b) && IsNeverNegative(a, 0, &doubtful));
 }
 
+// Where v is 0 its gradient is not passed on. It would have been multiplied with 0, though: with x,
+// or with its deviation from the mean, of which v is the mean square.
+std::optional<Value> Interpreter::Clamp(int node) {
+  const std::string& op = view_.op(node);
+  const auto& inputs = view_.inputs(node);
+  TensorId v = inputs[0], passed = inputs[0];
+  Doubtful doubtful;
+  // Before the root such a choice may be what keeps 0 from being divided by.
+  if (op != "Relu" && !scene_.dy.valid()) return std::nullopt;
+  if (op == "ReluGrad") {
+    v = view_.inputs(inputs[1].node)[0];
+  } else if (op == "SelectV2") {
+    const auto& compared = view_.inputs(inputs[0].node);  // is it >= the other?
+    const bool first = IsNeverPositive(compared[1]);
+    if (!first && !IsNeverPositive(compared[0])) return std::nullopt;
+    v = compared[first ? 0 : 1];
+    passed = inputs[first ? 1 : 2];
+    const auto rest = Number(inputs[first ? 2 : 1], 0);
+    if (!rest || rest->value != 0) return std::nullopt;
+  }
+  if (!IsNeverNegative(v, 0, &doubtful)) return std::nullopt;
+  const Value* value = Eval(v);
+  const Value* gradient = value != nullptr ? Eval(passed) : nullptr;
+  if (gradient == nullptr || gradient->dims != value->dims) return std::nullopt;
+  return *gradient;
+}
+
 bool Interpreter::IsNeverPositive(TensorId tensor) {
   const auto number = Number(tensor, 0);
   return number && number->constant && number->value <= 0;

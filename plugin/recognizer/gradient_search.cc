@@ -8,6 +8,7 @@
 #include "plugin/graph/constants.h"
 #include "plugin/recognizer/any_rank.h"
 #include "plugin/recognizer/bags.h"
+#include "plugin/recognizer/clamp_ops.h"
 #include "plugin/recognizer/draws.h"
 #include "plugin/recognizer/dy_shape.h"
 #include "plugin/recognizer/moments.h"
@@ -138,7 +139,7 @@ class GradientSearch {
     const int node = tensor.node;
     if (tensor == forward_.x || scene_.dependents.count(node) > 0) return true;
     if (tensor == forward_.gamma) return true;
-    if (hops == 0 || ClassOf(view_.op(node)) == OpClass::kOpaque) return false;
+    if (hops == 0 || !IsFollowed(view_, node)) return false;
     const auto tried = not_ours_.find(node);
     if (tried != not_ours_.end() && tried->second >= hops) return false;
     bool ours = false;

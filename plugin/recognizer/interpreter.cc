@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "plugin/graph/constants.h"
+#include "plugin/recognizer/clamp_ops.h"
 #include "plugin/recognizer/ops.h"
 #include "plugin/recognizer/reach.h"
 #include "tensorflow/core/framework/numeric_types.h"
@@ -144,7 +145,7 @@ std::optional<Value> Interpreter::Node(TensorId tensor) {
     case OpClass::kNormGrad:
       return NormGrad(tensor);
     case OpClass::kOpaque:
-      return std::nullopt;
+      return IsClampAtRoot(view_, tensor.node) ? Clamp(tensor.node) : std::nullopt;
   }
   return std::nullopt;
 }

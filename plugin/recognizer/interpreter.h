@@ -84,6 +84,8 @@ class Interpreter {
   // Whether max(a, b) is a for every x: b is a constant that is not positive, and a never negative.
   bool IsIdleMaximum(int node);
   bool IsNeverPositive(TensorId tensor);
+  // relu(v) of a v that is never negative, and what is the gradient of v there.
+  std::optional<Value> Clamp(int node);
   // `doubtful`: tensors of which it was not seen, from this depth on.
   using Doubtful = std::unordered_map<TensorId, int, TensorIdHash>;
   bool IsNeverNegative(TensorId tensor, int depth, Doubtful* doubtful);

@@ -65,23 +65,27 @@ OpClass ClassOf(const std::string& op) {
 }
 
 bool IsPure(const std::string& op) {
-  static const auto* const kShapeOps = new std::set<std::string>{"Const",
-                                                                 "Shape",
-                                                                 "Pack",
-                                                                 "StridedSlice",
-                                                                 "GatherV2",
-                                                                 "Prod",
-                                                                 "Fill",
-                                                                 "ConcatV2",
-                                                                 "Size",
-                                                                 "Range",
-                                                                 "FloorDiv",
-                                                                 "BroadcastGradientArgs",
-                                                                 "InvertPermutation",
-                                                                 "DynamicStitch",
-                                                                 "DataFormatDimMap",
-                                                                 "DataFormatVecPermute"};
-  return ClassOf(op) != OpClass::kOpaque || kShapeOps->count(op) > 0;
+  static const auto* const kOthers = new std::set<std::string>{"Const",
+                                                               "Shape",
+                                                               "Pack",
+                                                               "StridedSlice",
+                                                               "GatherV2",
+                                                               "Prod",
+                                                               "Fill",
+                                                               "ConcatV2",
+                                                               "Size",
+                                                               "Range",
+                                                               "FloorDiv",
+                                                               "BroadcastGradientArgs",
+                                                               "Relu",
+                                                               "ReluGrad",
+                                                               "SelectV2",
+                                                               "GreaterEqual",
+                                                               "InvertPermutation",
+                                                               "DynamicStitch",
+                                                               "DataFormatDimMap",
+                                                               "DataFormatVecPermute"};
+  return ClassOf(op) != OpClass::kOpaque || kOthers->count(op) > 0;
 }
 
 bool GivesReference(const std::string& op) {

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "plugin/recognizer/clamp_ops.h"
 #include "plugin/recognizer/ops.h"
 
 namespace nv_norms {
@@ -14,7 +15,7 @@ std::unordered_set<int> Dependents(const GraphView& view, TensorId from, int lim
   // and before its gradient.
   std::set<std::pair<int, int>> queue;
   const auto visit = [&](int node) {
-    if (ClassOf(view.op(node)) != OpClass::kOpaque && nodes.count(node) == 0) {
+    if (IsFollowed(view, node) && nodes.count(node) == 0) {
       queue.insert({view.order(node), node});
     }
   };

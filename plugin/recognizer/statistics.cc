@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "plugin/graph/constants.h"
+#include "plugin/recognizer/clamp_ops.h"
 #include "plugin/recognizer/interpreter.h"
 #include "plugin/recognizer/moments.h"
 #include "plugin/recognizer/ops.h"
@@ -35,7 +36,7 @@ Cone ConeBehind(const GraphView& view, int anchor) {
   while (!queue.empty() && static_cast<int>(depth.size()) < kConeNodes) {
     const int node = queue.front();
     queue.pop_front();
-    if (ClassOf(view.op(node)) == OpClass::kOpaque || depth[node] >= kConeDepth) continue;
+    if (!IsFollowed(view, node) || depth[node] >= kConeDepth) continue;
     for (const TensorId& input : view.inputs(node)) {
       if (depth.emplace(input.node, depth[node] + 1).second) queue.push_back(input.node);
     }

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from recognizer_graphs import check, layer_norm, moments, placeholder, trace
+from recognizer_graphs import (
+    check,
+    layer_norm,
+    moments,
+    placeholder,
+    run,
+    stock_and_fused,
+    trace,
+)
 
+import nv_norms_rewriter
 import oracle
+from nv_norms_rewriter import rewrite
 
 
 def _with_a_peak(rng, *shape: int) -> np.ndarray:
@@ -98,16 +109,19 @@ _FAST = {
 
 @pytest.mark.parametrize("variance", _FAST)
 @pytest.mark.parametrize(("shape", "axis"), [((3, 8), -1), ((None, 8), -1), ((4, 8), (0, 1))])
-@pytest.mark.parametrize("bound", [0.0, -1.0])
+@pytest.mark.parametrize("bound", [0.0, -1.0, "relu"])
 def test_variance_that_is_clamped_at_zero_is_the_variance(
     rng, variance, shape, axis, bound
 ) -> None:
     inside = variance.endswith("epsilon")
 
+    def clamped(v: tf.Tensor) -> tf.Tensor:
+        return tf.nn.relu(v) if bound == "relu" else tf.maximum(bound, v)
+
     def make() -> None:
         x = placeholder("x", shape)
         mean = tf.reduce_mean(x, axis, keepdims=True)
-        v = tf.maximum(bound, _FAST[variance](x, mean, axis))
+        v = clamped(_FAST[variance](x, mean, axis))
         tf.multiply(x - mean, tf.math.rsqrt(v if inside else v + 1e-3), name="y")
 
     x = rng.normal(size=(3 if axis == -1 else 4, 8)).astype(np.float32)
@@ -135,3 +149,100 @@ def test_norm_behind_a_clamped_input_is_still_fused(rng) -> None:
     x = rng.normal(size=(3, 8)).astype(np.float32) * np.float32(3e6)
     clamped = np.maximum(x, np.float32(-1e6))
     check(trace(make), {"x": x}, oracle.layer_norm(clamped, epsilon=1e-3).y, 1)
+
+
+_CLAMPS = {
+    "max(v, 0)": lambda v: tf.maximum(v, 0.0),
+    "max(0, v)": lambda v: tf.maximum(0.0, v),
+    "max(v, -1)": lambda v: tf.maximum(v, -1.0),
+    "relu(v)": tf.nn.relu,
+    "relu(v) of keras": keras.ops.relu,
+}
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
+@pytest.mark.parametrize("batch", [4, None], ids=["", "unknown"])
+@pytest.mark.parametrize("centred", [True, False], ids=["centred", "rms"])
+@pytest.mark.parametrize("clamp", _CLAMPS)
+def test_gradient_of_a_clamped_variance(rng, clamp, centred: bool, batch, jit: bool) -> None:
+    """A row of equal numbers, of which the clamp passes no gradient on, has none to pass."""
+
+    def step(x: tf.Tensor, gamma: tf.Tensor, dy: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch([x, gamma])
+            square = tf.reduce_mean(x * x, -1, keepdims=True)
+            mean = tf.reduce_mean(x, -1, keepdims=True) if centred else tf.zeros_like(square)
+            root = tf.math.rsqrt(_CLAMPS[clamp](square - mean * mean) + 1e-3)
+            y = (x - mean if centred else x) * root * gamma
+            loss = tf.reduce_sum(tf.square(y) * dy)
+        return [y, *tape.gradient(loss, [x, gamma])]
+
+    x, dy = (rng.normal(size=(4, 8)).astype(np.float32) for _ in range(2))
+    x[1] = 2.0 if centred else 0.0
+    gamma = rng.uniform(0.5, 2.0, 8).astype(np.float32)
+    signature = [tf.TensorSpec((batch, 8)), tf.TensorSpec((8,)), tf.TensorSpec((batch, 8))]
+    stock, fused = stock_and_fused(step, signature, [x, gamma, dy], jit)
+    if centred:
+        y = oracle.layer_norm(x, gamma, epsilon=1e-3).y
+    else:
+        y = oracle.rms_norm(x, gamma, epsilon=1e-3).y
+    given = 2.0 * dy * y
+    exact = oracle.backward(given, x, gamma, (1,), (1,), 1e-3, subtract_mean=centred)
+    for got, before, expected in zip(fused, stock, (y, exact.dx, exact.dgamma), strict=True):
+        size = np.abs(expected).max()
+        np.testing.assert_allclose(before, expected, 1e-3, 1e-4 * size, err_msg="stock")
+        np.testing.assert_allclose(got, expected, 1e-3, 1e-4 * size)
+    (record,) = (r for r in nv_norms_rewriter.report().fused if r.direction == "backward")
+    assert len(record.outputs) == 2 and not record.leaves_dx
+
+
+@pytest.mark.parametrize(
+    "clamp",
+    [
+        lambda v: tf.nn.relu(v - 0.5),
+        tf.nn.relu6,
+        tf.nn.elu,
+        lambda v: tf.nn.leaky_relu(v - 0.5),
+        lambda v: tf.maximum(v, 0.5),
+        lambda v: tf.where(v >= 0.5, v, 0.0),
+        lambda v: tf.nn.relu(v) + tf.nn.relu(-v),
+    ],
+)
+def test_other_clamps_must_not_fuse(rng, clamp) -> None:
+    def make() -> None:
+        x = placeholder("x", (4, 8))
+        mean, variance = moments(x)
+        tf.multiply(x - mean, tf.math.rsqrt(clamp(variance) + 1e-3), name="y")
+
+    x = rng.normal(size=(4, 8)).astype(np.float32) * np.array([[0.1], [1], [4], [9]], np.float32)
+    after, report = rewrite(trace(make), fetches=["y"])
+    assert not report.fused
+    np.testing.assert_array_equal(run(after, {"x": x}), run(trace(make), {"x": x}))
+
+
+def test_relu_of_the_deviations_must_not_fuse(rng) -> None:
+    def make() -> None:
+        x = placeholder("x", (4, 8))
+        mean, variance = moments(x)
+        tf.divide(tf.nn.relu(x - mean), tf.sqrt(variance + 1e-3), name="y")
+
+    x = rng.normal(size=(4, 8)).astype(np.float32)
+    centred, root = _standardized(x, -1)
+    check(trace(make), {"x": x}, np.maximum(centred, 0.0) / root, 0)
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+def test_choice_that_keeps_zero_from_being_divided_by_must_not_fuse(rng, flipped: bool) -> None:
+    """It looks like the gradient of the clamp."""
+
+    def make() -> None:
+        x = placeholder("x", (4, 8))
+        square = tf.reduce_mean(x * x, -1, keepdims=True)
+        root = tf.math.rsqrt(tf.maximum(0.0, square) if flipped else tf.nn.relu(square))
+        tf.multiply(x, tf.where(tf.greater_equal(0.0, square), 0.0, root), name="y")
+
+    x = rng.normal(size=(4, 8)).astype(np.float32)
+    x[2] = 0.0
+    square = (x.astype(np.float64) ** 2).mean(-1, keepdims=True)
+    expected = x / np.sqrt(np.where(square == 0, 1.0, square))
+    check(trace(make), {"x": x}, expected, 0)
