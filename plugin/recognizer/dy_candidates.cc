@@ -84,6 +84,13 @@ bool SameShape(const TensorInfo& dy, const TensorInfo& x, bool surely) {
   return true;
 }
 
+bool IsGammaOrRootOfSize(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
+                         TensorId tensor) {
+  if (forward.statistics.slope != 1 && FloatSplat(view, tensor.node)) return true;
+  return forward.gamma.valid() && BehindViews(view, shapes, forward, tensor) ==
+                                      BehindViews(view, shapes, forward, forward.gamma);
+}
+
 // Calls add(tensor, surely) for what is multiplied with x or inner tensors, the likeliest first.
 template <typename Add>
 void ForFactors(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
@@ -93,18 +100,15 @@ void ForFactors(const GraphView& view, const Shapes& shapes, const ForwardMatch&
   for (int node : forward.core) near.push_back({node, 0});
   const auto consider = [&](TensorId other) {
     if (other == forward.x || inner.count(other.node) > 0) return;
-    // dy behind its views; or behind the product with gamma, which comes first in RMS norms.
+    // dy behind its views; or behind the product with gamma, which comes first in RMS norms, or
+    // with what makes a root of a sum that of a mean.
     TensorId behind = BehindViews(view, shapes, forward, other);
     if (view.op(behind.node) == "Mul") {
       for (const TensorId& factor : view.inputs(behind.node)) {
         for (const TensorId& sibling : view.inputs(behind.node)) {
-          const bool with_gamma =
-              sibling != factor && BehindViews(view, shapes, forward, sibling) ==
-                                       BehindViews(view, shapes, forward,
-                                                   forward.gamma.valid() ? forward.gamma : sibling);
-          if (with_gamma && forward.gamma.valid())
-            add(BehindViews(view, shapes, forward, factor), false);
-          if (with_gamma && forward.gamma.valid()) add(factor, false);
+          if (sibling == factor || !IsGammaOrRootOfSize(view, shapes, forward, sibling)) continue;
+          add(BehindViews(view, shapes, forward, factor), false);
+          add(factor, false);
         }
       }
     }

@@ -5,8 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from recognizer_graphs import check, fused_nodes, layer_norm, moments, placeholder, run, trace
+from recognizer_graphs import (
+    check,
+    fused_nodes,
+    layer_norm,
+    moments,
+    placeholder,
+    run,
+    stock_and_fused,
+    trace,
+)
 
+import nv_norms_rewriter
 import oracle
 from nv_norms_rewriter import rewrite
 
@@ -320,3 +330,55 @@ def test_largest_of_variance_and_a_function_of_constants(rng) -> None:
     wide = x.astype(np.float64)
     centred = wide - wide.mean(-1, keepdims=True)
     _refused(trace(make), x, centred / np.sqrt(np.maximum(wide.var(-1, keepdims=True), 0.25)))
+
+
+_LENGTHS = {
+    "divided": lambda x, g, root: x / tf.norm(x, axis=-1, keepdims=True) * root * g,
+    "by a quotient": lambda x, g, root: g * x / (tf.norm(x, axis=-1, keepdims=True) / root),
+    "by a product": lambda x, g, root: x / (tf.norm(x, axis=-1, keepdims=True) * (1 / root)) * g,
+}
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
+@pytest.mark.parametrize("batch", [5, None], ids=["", "unknown"])
+@pytest.mark.parametrize("gains", [(), (8,)], ids=["one gain", "gains"])
+@pytest.mark.parametrize("norm", _LENGTHS)
+def test_length_times_root_of_size(rng, norm: str, gains, batch: int | None, jit: bool) -> None:
+    """An RMS norm without an epsilon. A row of zeros is 0 / 0 in both."""
+
+    def step(x: tf.Tensor, g: tf.Tensor, dy: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch([x, g])
+            y = _LENGTHS[norm](x, g, np.float32(np.sqrt(8)))
+            loss = tf.reduce_sum(y * dy)
+        return [y, *tape.gradient(loss, [x, g])]
+
+    x, dy = (rng.normal(size=(5, 8)).astype(np.float32) for _ in range(2))
+    x *= np.array([[1.0], [1e-6], [0.0], [1e6], [1.0]], np.float32)
+    g = rng.uniform(0.5, 2.0, gains).astype(np.float32)
+    signature = [tf.TensorSpec((batch, 8)), tf.TensorSpec(gains), tf.TensorSpec((batch, 8))]
+    stock, fused = stock_and_fused(step, signature, [x, g, dy], jit)
+    gamma = np.broadcast_to(g, 8)
+    some = np.array([0, 1, 3, 4])
+    y = oracle.rms_norm(x[some], gamma, epsilon=0.0).y
+    dx = oracle.backward(dy[some], x[some], gamma, (1,), (1,), 0.0, subtract_mean=False).dx
+    for got, before, exact in zip(fused[:2], stock[:2], (y, dx), strict=True):
+        np.testing.assert_allclose(got[some], exact, 1e-4, 1e-30)
+        np.testing.assert_allclose(before[some], exact, 1e-4, 1e-30)
+        assert np.isnan(got[2]).all() and np.isnan(before[2]).all()
+    assert np.isnan(fused[2]).all() and np.isnan(stock[2]).all()
+    report = nv_norms_rewriter.report()
+    assert report.fused[0].direction == "forward"
+    if gains or (jit and norm != "by a quotient"):  # else the gain is multiplied with the root
+        assert [r.direction for r in report] == ["forward", "backward"]
+        assert not report.refused and not report[-1].leaves_dx
+
+
+def test_length_times_another_number_must_not_fuse(rng) -> None:
+    def make() -> None:
+        x = placeholder("x", (None, 8))
+        tf.multiply(x / tf.norm(x, axis=-1, keepdims=True), 2.0, name="y")
+
+    x = rng.normal(size=(4, 8)).astype(np.float32)
+    wide = x.astype(np.float64)
+    _refused(trace(make), x, 2.0 * wide / np.sqrt((wide**2).sum(-1, keepdims=True)))
