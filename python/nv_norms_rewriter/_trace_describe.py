@@ -50,6 +50,7 @@ def describe(graph: tf.Graph) -> GraphDef:
             node.attr[BY_NAME].b = True
     _tell_integers(graph_def, graph)
     _keep_watched(graph_def, graph)
+    _drop_idle_checks(graph_def, graph)
     opaque = {op.name: op for op in graph.get_operations() if is_opaque(op)}
     if not opaque:
         return graph_def
@@ -156,6 +157,18 @@ def _keep_watched(graph_def: GraphDef, graph: tf.Graph) -> None:
             node.attr.clear()
             node.attr["dtype"].type = tensor.dtype.as_datatype_enum
             node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
+
+
+def _drop_idle_checks(graph_def: GraphDef, graph: tf.Graph) -> None:
+    """Makes what checks a shape that Python knows anyway an op that does nothing."""
+    for node in graph_def.node:
+        if node.op != "EnsureShape":
+            continue
+        op = graph.get_operation_by_name(node.name)
+        wanted, known = tf.TensorShape(op.get_attr("shape")), op.inputs[0].shape
+        if known.is_subtype_of(wanted):
+            node.op = "Identity"
+            del node.attr["shape"]
 
 
 def _known_sizes(tensor: tf.Tensor) -> list[int] | None:
