@@ -22,9 +22,8 @@ def mark_numbers(graph: Any) -> None:
     if save_context.in_save_context():
         return
     for _, op in _captured(graph):
-        value = op.get_attr("value")
         if _is_one_number(op):
-            op._set_attr(_NUMBER, attr_value_pb2.AttrValue(tensor=value))
+            op._set_attr(_NUMBER, attr_value_pb2.AttrValue(tensor=op.get_attr("value")))
 
 
 def watched(graph: Any) -> set[str]:
