@@ -145,7 +145,10 @@ std::vector<DyCandidate> DyCandidates(const GraphView& view, const Shapes& shape
                                       const ForwardMatch& forward, bool may_be_larger) {
   std::vector<TensorId> likes = {forward.x};
   for (int node : forward.core) {
-    if (view.op(node) == "Reshape" && view.inputs(node)[0] == forward.x) likes.push_back({node, 0});
+    const std::string& op = view.op(node);
+    if ((IsPlainView(op) || op == "StridedSlice") && view.inputs(node)[0] == forward.x) {
+      likes.push_back({node, 0});
+    }
     if (view.op(node) == "Cast" && view.op(view.inputs(node)[0].node) == "Reshape") {
       likes.push_back({node, 0});
     }

@@ -1,4 +1,4 @@
-"""Gradients behind Transposes, and those that alone tell the shape of an x of unknown rank."""
+"""Gradients behind Transposes and slices, and those that alone tell the shape of x."""
 
 from __future__ import annotations
 
@@ -84,6 +84,26 @@ def test_gradient_between_transposes_of_another_order(rng, turned: str) -> None:
     before = run(graph, values, ["y:0", "a:0", "b:0", "c:0"])
     for one, want in zip(run(after, values, ["y:0", "a:0", "b:0", "c:0"]), before, strict=True):
         np.testing.assert_allclose(one, want, 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("added", ["sliced", "expanded"])
+@pytest.mark.parametrize("shape", [(3, 6, 8), (None, 6, 8)])
+def test_gradient_of_an_axis_that_is_added_and_taken_away(rng, shape, added: str) -> None:
+    """As where a layer sees one sample at a time: y has x's shape, its norm an axis of 1 more."""
+
+    def of_one(x, gamma, beta):
+        wide = x[:, None] if added == "sliced" else tf.expand_dims(x, 1)
+        return layer_norm(wide, -1, EPSILON, gamma, beta)[:, 0]
+
+    values = _values(rng, (3, 6, 8), 8)
+    graph = _gradients(of_one, shape, 8)
+    after, fused = _backward(graph)
+    assert [len(record.outputs) for record in fused] == [3]
+    expected = oracle.backward(*(values[n] for n in ("dy", "x", "gamma")), (-1,), (-1,), EPSILON)
+    for each in (graph, after):
+        for one, want in zip(run(each, values, ["a:0", "b:0", "c:0"]), expected, strict=True):
+            assert one.shape == want.shape
+            np.testing.assert_allclose(one, want, 1e-4, 1e-4)
 
 
 def _forget(graph, *names: str):
