@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,7 @@ def describe(graph: tf.Graph) -> GraphDef:
         node.attr.pop("_class", None)
         if node.op in FUSED_OPS and _saving.MARK not in node.attr:
             node.attr[BY_NAME].b = True
+    _pass_plain_casts(graph_def, kept_nodes(graph))
     _tell_integers(graph_def, graph)
     _keep_watched(graph_def, graph)
     _drop_idle_checks(graph_def, graph)
@@ -73,6 +74,35 @@ def describe(graph: tf.Graph) -> GraphDef:
         node.attr["dtype"].type = tensor.dtype.as_datatype_enum
         node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
     return graph_def
+
+
+def _pass_plain_casts(graph_def: GraphDef, kept: Collection[str]) -> None:
+    """Has what reads a Cast to the type that its operand has read the operand, as Grappler does.
+
+    With NumPy's behaviour switched on (tf.experimental.numpy) each operand of an operator has one.
+    """
+    casts = {node.name: node.input[0] for node in graph_def.node if _is_plain_cast(node)}
+    if not casts:
+        return
+    read = set(kept)
+    for node in graph_def.node:
+        for i, name in enumerate(node.input):
+            while name in casts:
+                name = casts[name]
+            node.input[i] = name
+            read.add(name.lstrip("^"))
+    nodes = [node for node in graph_def.node if node.name not in casts or node.name in read]
+    graph_def.ClearField("node")
+    graph_def.node.extend(nodes)
+
+
+def _is_plain_cast(node: NodeDef) -> bool:
+    return (
+        node.op == "Cast"
+        and node.attr["SrcT"].type == node.attr["DstT"].type
+        and len(node.input) == 1
+        and "_gradient_op_type" not in node.attr
+    )
 
 
 def _first_reads(ops: Iterable[tf.Operation]) -> dict[str, str]:

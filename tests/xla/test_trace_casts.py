@@ -232,3 +232,35 @@ def test_stock_functions_of_every_type(rng: np.random.Generator) -> None:
         np.testing.assert_allclose(
             tf.cast(actual, tf.float64), tf.cast(fused, tf.float64), tolerance, tolerance
         )
+
+
+def _same(x: Any) -> tf.Tensor:
+    """A Cast to the type that x has: tensors with NumPy's behaviour get one at each operator."""
+    return tf.raw_ops.Cast(x=x, DstT=x.dtype)
+
+
+def _cast_at_each_operator(layer: Layer, x: tf.Tensor) -> tf.Tensor:
+    mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+    scale = _same(tf.math.rsqrt(_same(variance) + EPSILON)) * _same(layer.gamma)
+    offset = _same(layer.beta) - _same(_same(mean) * _same(scale))
+    return _same(_same(x) * _same(scale)) + _same(_same(offset))
+
+
+@pytest.mark.parametrize("last", [_same, tf.math.negative], ids=["fetched", "read"])
+@pytest.mark.parametrize("where", ["xla", "tape"])
+def test_casts_that_change_no_type(
+    where: str, last: Any, layer: Layer, x: tf.Tensor, dy: tf.Tensor
+) -> None:
+    function = tf.function(
+        lambda x: last(_same(_cast_at_each_operator(layer, x))),
+        jit_compile=where == "xla",
+        autograph=False,
+    )
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = function(x)
+    got = [y, *tape.gradient(y, [x, layer.gamma, layer.beta], output_gradients=dy)]
+    assert found(where=where) == found("backward", where) == 1
+    sign = 1.0 if last is _same else -1.0
+    exact = [layer.exact(x), *layer.exact_gradients(x, dy)]
+    assert max(_errors(got, [sign * each for each in exact])) < 2e-5
