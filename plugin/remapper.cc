@@ -107,7 +107,8 @@ class Remapper {
       if (reason == Reason::kNoOutput || reason == Reason::kNone) reason = why_not;
     }
     if (first && !meanings.empty() && FuseLone(meanings[0])) return Outcome::kFused;
-    if (first) Refuse(anchor, meanings, reason);
+    const bool left_over = reason == Reason::kNoOutput && IsRootOfFused(meanings);
+    if (first && !left_over) Refuse(anchor, meanings, reason);
     return Outcome::kNothing;
   }
 
@@ -289,6 +290,28 @@ class Remapper {
       }
     }
     return false;
+  }
+
+  // Whether a fused op normalizes x, or a view of it, with that epsilon: what is left of its root
+  // serves something else, as the gradient of each sample's gamma.
+  bool IsRootOfFused(const std::vector<Statistics>& meanings) const {
+    for (const Statistics& statistics : meanings) {
+      const float epsilon = static_cast<float>(statistics.epsilon);
+      const TensorId source = BehindViews(statistics.x);
+      for (int node : fused_before_) {
+        if (view_->alive(node) && view_->GetFloat(node, "epsilon", -1.0f) == epsilon &&
+            BehindViews(view_->inputs(node)[0]) == source) {
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  TensorId BehindViews(TensorId tensor) const {
+    while (ClassOf(view_->op(tensor.node)) == OpClass::kView)
+      tensor = view_->inputs(tensor.node)[0];
+    return tensor;
   }
 
   bool IsRootOfAll(int anchor, const std::vector<Statistics>& meanings) const {

@@ -87,3 +87,28 @@ def test_statistics_of_a_batch_norm_that_a_session_fetches(rng) -> None:
             _, mean, variance = session.run([y, mean, variance], {"x:0": x})
     np.testing.assert_allclose(mean, x.mean((0, 1, 2)), 2e-5, 2e-5)
     np.testing.assert_allclose(variance, x.var((0, 1, 2), ddof=1), 2e-5, 2e-5)
+
+
+@pytest.mark.parametrize("groups", [8, 4])
+def test_root_that_somebody_still_reads_is_no_other_normalization(rng, groups: int) -> None:
+    """A second pass finds the root of a fused norm, whose x the op reads behind views."""
+    size = 8 // groups
+
+    def make() -> None:
+        x = placeholder("x", (3, 6, 8))
+        split = tf.reshape(tf.expand_dims(x, 1), (3, 1, 6, groups, size))
+        mean, variance = tf.nn.moments(split, (2, 4), keepdims=True)
+        rstd = tf.math.rsqrt(variance + 1e-3, name="rstd")
+        shape = (1, 1, 1, groups, size)
+        gamma, beta = (tf.reshape(placeholder(name, (8,)), shape) for name in ("gamma", "beta"))
+        tf.add((split - mean) * rstd * gamma, beta, name="y")
+
+    graph = trace(make)
+    first, report = rewrite(graph, fetches=["y", "rstd"])
+    assert [record.fused for record in report] == [True]
+    second, report = rewrite(first, fetches=["y", "rstd"])
+    assert len(report) == 0
+    feeds = {"x": rng.normal(1.0, 2.0, (3, 6, 8)), "gamma": rng.normal(size=8)}
+    feeds["beta"] = rng.normal(size=8)
+    for name in ("y:0", "rstd:0"):
+        np.testing.assert_allclose(run(second, feeds, name), run(graph, feeds, name), 2e-5, 2e-5)
