@@ -33,13 +33,14 @@ bool SumsNothing(const GraphView& view, const Shapes& shapes, int node) {
 // is no larger than a parameter, or is an inner tensor that nothing but parameters made larger.
 bool SumsNothingOfX(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
                     int node) {
-  const TensorId axes = view.inputs(node)[1];
-  const TensorId other = view.inputs(axes.node)[1 - axes.port];
+  const TensorId axes = AxesOfBroadcast(view, node);
+  TensorId other = view.inputs(axes.node)[1 - axes.port];
   const TensorInfo& shape = shapes.Get(other);
   if (shape.rank_known && shape.dims.size() == 1 && shape.dims[0] >= 0 &&
       shape.dims[0] <= static_cast<int64_t>(forward.problem.axes.size())) {
     return true;
   }
+  if (view.op(other.node) == "DataFormatVecPermute") other = view.inputs(other.node)[0];
   if (forward.goes_on() || view.op(other.node) != "Shape") return false;
   const TensorId of = view.inputs(other.node)[0];
   return of == forward.x ||

@@ -58,8 +58,15 @@ Fit FitBeside(const Shapes& shapes, TensorId dy, TensorId x, const std::vector<P
   return fit;
 }
 
+TensorId AxesOfBroadcast(const GraphView& view, int node) {
+  if (view.op(node) != "Sum") return TensorId();
+  TensorId axes = view.inputs(node)[1];
+  if (view.op(axes.node) == "DataFormatDimMap") axes = view.inputs(axes.node)[0];
+  return view.op(axes.node) == "BroadcastGradientArgs" ? axes : TensorId();
+}
+
 bool SumsAsBroadcast(const GraphView& view, int node) {
-  return view.op(node) == "Sum" && view.op(view.inputs(node)[1].node) == "BroadcastGradientArgs";
+  return AxesOfBroadcast(view, node).valid();
 }
 
 bool IsSurelyLike(const GraphView& view, const Shapes& shapes, TensorId dy, TensorId x) {

@@ -22,7 +22,10 @@ bool HasSurelyShapeOf(const Shapes& shapes, TensorId dy, TensorId x);
 enum class Fit { kNot, kBroadcast, kSurely };
 Fit FitBeside(const Shapes& shapes, TensorId dy, TensorId x, const std::vector<Part>& parts);
 
-// A Sum over what BroadcastGradientArgs says when the graph runs: over nothing, for most operands.
+// What BroadcastGradientArgs says, when the graph runs, that a Sum is over, behind what
+// TensorFlow's layout optimizer puts between them; not valid() for other Sums.
+TensorId AxesOfBroadcast(const GraphView& view, int node);
+// Whether there is such: a Sum over nothing, for most operands.
 bool SumsAsBroadcast(const GraphView& view, int node);
 
 // Whether nothing makes dy larger than x: it has x's sizes, or was summed so.

@@ -59,6 +59,7 @@ class GradientSearch {
     scene_.dependents = from_dy_;
     scene_.dependents.insert(forward.core.begin(), forward.core.end());
     forward_core_.insert(forward.core.begin(), forward.core.end());
+    for (const Part& factor : factors_) LookBehindTranspose(factor.tensor);
     for (int node : from_dy_) {
       for (const TensorId& input : view.inputs(node)) FollowIfOurs(input, kHopsFromX);
     }
@@ -133,12 +134,22 @@ class GradientSearch {
     scene_.dy_order = order->values;
   }
 
+  // And so a factor, of which the gradient reads what is not transposed, too.
+  void LookBehindTranspose(TensorId factor) {
+    while (view_.op(factor.node) == "Transpose") {
+      scene_.dependents.insert(factor.node);
+      factor = view_.inputs(factor.node)[0];
+      if (view_.op(factor.node) != "Transpose") sources_.push_back(factor);
+    }
+  }
+
   // Nodes that lead from x, gamma or the forward to the gradient without passing dy: Sub(x, mean)
   // or Neg(gamma), say.
   bool FollowIfOurs(TensorId tensor, int hops) {
     const int node = tensor.node;
     if (tensor == forward_.x || scene_.dependents.count(node) > 0) return true;
     if (tensor == forward_.gamma) return true;
+    if (std::count(sources_.begin(), sources_.end(), tensor) > 0) return true;
     if (hops == 0 || !IsFollowed(view_, node)) return false;
     const auto tried = not_ours_.find(node);
     if (tried != not_ours_.end() && tried->second >= hops) return false;
@@ -373,6 +384,7 @@ class GradientSearch {
     if (match_.terms.empty()) outputs.push_back(match_.dx);
     std::vector<TensorId> parameters = {forward_.gamma, forward_.beta};
     for (const Part& factor : factors_) parameters.push_back(factor.tensor);
+    parameters.insert(parameters.end(), sources_.begin(), sources_.end());
     behind_.clear();
     Scene scene = scene_;
     for (TensorId output : outputs) {
@@ -501,6 +513,7 @@ class GradientSearch {
   const std::function<bool(int)>& keep_;
   Scene scene_;
   Axes axes_;
+  std::vector<TensorId> sources_;  // of factors, behind Transposes
   std::unordered_set<int> from_dy_, forward_core_;
   std::unordered_map<int, int> not_ours_;  // within so many hops
   std::unordered_set<int> behind_;         // the nodes that the outputs came from
