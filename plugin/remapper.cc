@@ -133,6 +133,7 @@ class Remapper {
     record.dtype = tensorflow::DataTypeString(shapes_->Get(match.x).dtype);
     record.device = view_->def(match.y.node).device();
     record.graph = options_.graph_name;
+    record.goes_on = match.goes_on();
     return record;
   }
 

@@ -69,6 +69,7 @@ std::string ToJson(const std::vector<Record>& records) {
            ", \"epsilon\": " + Number(r.epsilon) +
            ", \"negative_slope\": " + Number(r.negative_slope) +
            ", \"silu\": " + (r.silu ? "true" : "false") +
+           ", \"goes_on\": " + (r.goes_on ? "true" : "false") +
            ", \"leaves_dx\": " + (r.leaves_dx ? "true" : "false") +
            ", \"stops_gradient\": " + (r.stops_gradient ? "true" : "false") +
            ", \"transposes\": [" + std::to_string(r.transposes_before) + ", " +

@@ -21,6 +21,7 @@ struct Record {
   double epsilon = 0;
   double negative_slope = 1;    // of the activation inside; 1: none
   bool silu = false;            // that activation is inside
+  bool goes_on = false;         // scaled or shifted for each sample beside the fused op
   bool leaves_dx = false;       // a fused gradient gives dgamma and dbeta, others the dx of it
   bool stops_gradient = false;  // what a fused gradient replaced has another gradient than it
   int transposes_before = 0, transposes_after = 0;

@@ -129,6 +129,7 @@ def _norm(
         readers=readers,
         activation_inside=slope != 1.0 or silu,
         silu=silu,
+        goes_on=record["goes_on"],
     )
 
 

@@ -163,6 +163,8 @@ NOT_MEASURED = "nothing like it was measured"
         ("layer_norm", None, (-1,), {}, NOT_MEASURED),
         ("rms_norm", (16384, 768), (-1,), {}, NOT_MEASURED),
         ("layer_norm", (16384, 768), (-1,), {"gradient": "stock"}, "gradient stays"),
+        ("layer_norm", (16384, 768), (-1,), {"goes_on": True}, "scaled or shifted for each sample"),
+        ("layer_norm", (512, 768), (-1,), CPU | {"goes_on": True}, "scaled or shifted for each"),
         ("layer_norm", (16384, 768), (-1,), {"dtype": "float64"}, NOT_MEASURED),
         ("rms_norm", (None, None, 512), (-1,), FORWARD, "0.95 times as fast"),
         ("layer_norm", (None, 768), (-1,), CPU | {"gradient": "stock"}, "gradient stays"),

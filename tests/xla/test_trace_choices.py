@@ -107,6 +107,34 @@ def test_neighbours_behind_views_and_custom_gradients(
     assert norms[0].readers == ("Mul",) and norms[1].readers == ()
 
 
+@pytest.mark.parametrize("of_each_sample", [(), ("scale",), ("shift",), ("scale", "shift")])
+def test_scales_and_shifts_of_each_sample(
+    of_each_sample: tuple[str, ...], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They run beside the fused op; parameters run in it."""
+    norms: list[_xla_rule.Norm] = []
+    monkeypatch.setattr(_xla_rule, "why_left", lambda norm: norms.append(norm) or "no")
+    nv_norms_rewriter.configure(xla="auto")
+    x = tf.constant(rng.normal(size=(3, 5, 7, 8)), tf.float32)
+    scale, shift = (
+        tf.Variable(
+            rng.normal(1, 0.3, size=(3, 1, 1, 8) if name in of_each_sample else (8,)), dtype=x.dtype
+        )
+        for name in ("scale", "shift")
+    )
+
+    @tf.function(jit_compile=True, autograph=False)
+    def function(x: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+            y = tf.nn.batch_normalization(x, mean, variance, shift, scale, 1e-3)
+            loss = tf.reduce_sum(tf.sin(y))
+        return tape.gradient(loss, [scale, shift])
+
+    function.get_concrete_function(x)
+    assert [norm.goes_on for norm in norms] == [bool(of_each_sample)]
+
+
 @pytest.mark.parametrize("left", [False, True])
 def test_a_norm_behind_another(
     layers: list[Layer], x: tf.Tensor, left: bool, monkeypatch: pytest.MonkeyPatch
