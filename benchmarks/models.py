@@ -21,6 +21,22 @@ NORMS = (
 )
 
 
+class AdaptiveInstanceNorm(keras.layers.Layer):
+    """AdaIN (Huang and Belongie, 2017): scaled and shifted by a style, each sample its own way."""
+
+    def build(self, x_shape: tuple[int | None, ...], style_shape: tuple[int | None, ...]) -> None:
+        self.of_style = keras.layers.Dense(2 * x_shape[-1], bias_initializer="ones")
+        self.of_style.build(style_shape)
+
+    def call(self, x: tf.Tensor, style: tf.Tensor) -> tf.Tensor:
+        mean, variance = tf.nn.moments(x, [1, 2], keepdims=True)
+        scale, shift = tf.split(self.of_style(style)[:, None, None, :], 2, axis=-1)
+        return tf.nn.batch_normalization(x, mean, variance, shift, scale, 1e-5)
+
+    def compute_output_shape(self, x_shape: Any, style_shape: Any) -> Any:
+        return x_shape
+
+
 class Task(NamedTuple):
     """A model, its input, what it is to learn, and how many norms one counts in its layers."""
 
@@ -31,7 +47,9 @@ class Task(NamedTuple):
 
 
 def _task(model: keras.Model, x: Any, random: np.random.Generator, batch: int) -> Task:
-    norms = sum(isinstance(layer, NORMS) for layer in model._flatten_layers())
+    norms = sum(
+        isinstance(layer, (*NORMS, AdaptiveInstanceNorm)) for layer in model._flatten_layers()
+    )
     shape = (batch, *model.output.shape[1:])
     return Task(model, x, random.normal(size=shape).astype(np.float32), norms)
 
@@ -70,9 +88,10 @@ def with_norm(model: keras.Model, norm: Callable[[], keras.layers.Layer]) -> ker
 
 
 def without_norms(task: Task) -> Task | None:
-    """The same with its norms, not their parameters, taken out; None if a layer has one inside."""
+    """The same with its norms, not their parameters, taken out; None if one of them stays."""
     model = with_norm(task.model, Unnormalized)
-    if any(isinstance(layer, NORMS) for layer in model._flatten_layers()):
+    kept = (*NORMS, AdaptiveInstanceNorm)
+    if any(isinstance(layer, kept) for layer in model._flatten_layers()):
         return None
     return task._replace(model=model, norms=0)
 
@@ -183,6 +202,22 @@ def diffusion(small: bool) -> Task:
     return _task(model, inputs, random, batch)
 
 
+def generator(small: bool) -> Task:
+    """Images of 64 x 64 out of a style, which scales and shifts instance norms; 32 of them."""
+    levels, width, batch = (2, 16, 2) if small else (4, 128, 32)
+    code = keras.Input((width,))
+    style = keras.layers.Dense(width, "relu")(code)
+    x = keras.layers.Reshape((4, 4, width))(keras.layers.Dense(16 * width)(code))
+    for _ in range(levels):
+        x = keras.layers.UpSampling2D()(x)
+        for _ in range(2):
+            x = keras.layers.Conv2D(width, 3, padding="same", use_bias=False)(x)
+            x = keras.layers.LeakyReLU()(AdaptiveInstanceNorm()(x, style))
+    model = keras.Model(code, keras.layers.Conv2D(3, 3, padding="same", dtype="float32")(x))
+    random = np.random.default_rng(SEED)
+    return _task(model, random.normal(size=(batch, width)).astype(np.float32), random, batch)
+
+
 def resnet(small: bool) -> Task:
     """ResNet50 with group norms instead of its batch norms, 64 images of 224 x 224."""
     batch, size = (2, 64) if small else (64, 224)
@@ -200,5 +235,6 @@ MODELS: dict[str, Callable[[bool], Task]] = {
     "unet3d": unet3d,
     "unet3d_128": functools.partial(unet3d, edge=128),
     "diffusion": diffusion,
+    "generator": generator,
     "resnet": resnet,
 }
