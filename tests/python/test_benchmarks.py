@@ -115,8 +115,8 @@ def test_models(tmp_path: Path) -> None:
             assert row["fused_backward"] == (row["norms"] if row["mode"] == "train" else "0")
         if row["way"] == "no norms":
             assert row["norms"] == "0"
-        # Five steps of Adam on two images take a rounding of the ResNet's gradient, which is as close
-        # to float64's as stock's is (4e-6 of it), to 3e-3 of the loss.
+        # Five steps of Adam on two images take a rounding of the ResNet's gradient, which is as
+        # close to float64's as stock's is (4e-6 of it), to 3e-3 of the loss.
         elif "XLA" not in row["way"] and (row["model"], row["mode"]) != ("resnet", "train"):
             assert float(row["apart"]) < 1e-3
     assert {row["model"] for row in rows if row["way"] == "no norms"} == {
