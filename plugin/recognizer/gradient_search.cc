@@ -40,6 +40,11 @@ bool HoldsBothSigns(const std::vector<BagItem>& terms) {
   });
 }
 
+// Of a gamma of zeros dx is 0, as is much else, y for one: that tells nothing.
+bool IsGradient(const Numbers& value, const Numbers& reference, double tolerance) {
+  return MaxAbs(reference) > 0 && Close(value, reference, tolerance);
+}
+
 class GradientSearch {
  public:
   GradientSearch(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
@@ -244,11 +249,11 @@ class GradientSearch {
     std::vector<int64_t> shape;
     if (!ShapeOfSum(tensor, value->dims, &shape)) return;
     if (wants_dgamma && !match_.dgamma.valid() &&
-        Close(value->numbers, reference_->dgamma, forward_.statistics.tolerance)) {
+        IsGradient(value->numbers, reference_->dgamma, forward_.statistics.tolerance)) {
       match_.dgamma = tensor;
       match_.dgamma_shape = shape;
     } else if (wants_dbeta && !match_.dbeta.valid() &&
-               Close(value->numbers, reference_->dbeta, forward_.statistics.tolerance)) {
+               IsGradient(value->numbers, reference_->dbeta, forward_.statistics.tolerance)) {
       match_.dbeta = tensor;
       match_.dbeta_shape = shape;
     }
@@ -290,7 +295,7 @@ class GradientSearch {
   void TryDx(TensorId tensor) {
     const Value* value = interpreter_->Eval(tensor);
     if (value == nullptr) return;
-    if (Close(value->numbers, reference_->dx, forward_.statistics.tolerance)) {
+    if (IsGradient(value->numbers, reference_->dx, forward_.statistics.tolerance)) {
       match_.dx = tensor;
       return;
     }
@@ -324,7 +329,7 @@ class GradientSearch {
         if (ok) sum = Zip(sum, term->numbers, core[i].inverted ? Minus : Plus);
       }
       if (interpreter_->restart()) return;
-      if (!ok || !Close(sum, reference_->dx, forward_.statistics.tolerance)) continue;
+      if (!ok || !IsGradient(sum, reference_->dx, forward_.statistics.tolerance)) continue;
       for (const BagItem& other : others) parts.push_back({other.tensor, other.inverted});
       match_.dx = tensor;
       match_.terms = terms;

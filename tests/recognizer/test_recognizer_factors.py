@@ -254,3 +254,25 @@ def test_gradient_by_hand_that_is_not_summed_must_not_fuse(
     for got, before in zip(fused, stock, strict=True):
         assert got.shape == before.shape
         np.testing.assert_allclose(got, before, 1e-4, 1e-5 * np.abs(before).max())
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
+@pytest.mark.parametrize("rms", [False, True], ids=["centred", "rms"])
+def test_gain_of_zeros_has_no_gradient_to_find(rng, rms: bool, jit: bool) -> None:
+    """What is multiplied with y then was taken for dy, and the product, which is 0, for dx."""
+    gain = tf.zeros(SHAPE[-1:])
+
+    def step(x: tf.Tensor, gate: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch([x, gate])
+            y = _multiplied(x, gain, rms, [-1]) * gate
+            loss = tf.reduce_sum(tf.sin(y))
+        return [y, *tape.gradient(loss, [x, gate])]
+
+    shapes = [SHAPE, (SHAPE[0], 1, *SHAPE[2:])]
+    values = [rng.normal(1.0, 2.0, shape).astype("f") for shape in shapes]
+    signature = [tf.TensorSpec((None, None, *SHAPE[2:]))] * 2
+    stock, fused = stock_and_fused(step, signature, values, jit)
+    for got, before, shape in zip(fused, stock, [SHAPE, *shapes], strict=True):
+        np.testing.assert_array_equal(got, np.zeros(shape))
+        np.testing.assert_array_equal(before, np.zeros(shape))
