@@ -14,7 +14,6 @@ using tensorflow::DataType;
 using tensorflow::TensorProto;
 
 constexpr int kMaxInts = 64;
-constexpr char kCapturedNumber[] = "_nv_norms_number";  // python/nv_norms_rewriter/_captured.py
 
 const TensorProto* ConstTensor(const GraphView& view, int node) {
   if (view.op(node) != "Const") return nullptr;
@@ -142,9 +141,8 @@ bool IsWideningCast(const GraphView& view, int node) {
          IsNarrow(view.GetType(node, "SrcT"));
 }
 
-namespace {
-
-std::optional<double> SplatOf(const TensorProto* tensor) {
+std::optional<double> FloatSplat(const GraphView& view, int node) {
+  const TensorProto* tensor = ConstTensor(view, node);
   if (tensor == nullptr || !IsFloat(tensor->dtype()) || NumElements(*tensor) < 1) {
     return std::nullopt;
   }
@@ -164,21 +162,6 @@ std::optional<double> SplatOf(const TensorProto* tensor) {
     }
   }
   return FloatElement(*tensor, 0);
-}
-
-}  // namespace
-
-std::optional<double> FloatSplat(const GraphView& view, int node) {
-  return SplatOf(ConstTensor(view, node));
-}
-
-std::optional<double> CapturedNumber(const GraphView& view, int node) {
-  if (view.op(node) != "_Arg") return std::nullopt;
-  const auto& attr = view.def(node).attr();
-  const auto found = attr.find(kCapturedNumber);
-  const bool fits =
-      found != attr.end() && found->second.tensor().dtype() == view.GetType(node, "T");
-  return fits ? SplatOf(&found->second.tensor()) : std::nullopt;
 }
 
 std::optional<IntTensor> IntConstant(const GraphView& view, int node) {

@@ -23,9 +23,6 @@ bool IsWideningCast(const GraphView& view, int node);
 
 // The value of a Const of floating type whose elements are all equal, however many there are.
 std::optional<double> FloatSplat(const GraphView& view, int node);
-// The number that a function's argument always is, as Python has marked it: a constant that the
-// function captures.
-std::optional<double> CapturedNumber(const GraphView& view, int node);
 // The elements of a Const of type int32 or int64 with rank 0 or 1 and at most 64 elements, or of
 // the InvertPermutation of one (the gradient of a Transpose; only Grappler's folding computes it).
 std::optional<IntTensor> IntConstant(const GraphView& view, int node);

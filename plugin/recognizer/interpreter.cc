@@ -334,7 +334,6 @@ std::optional<Known> Interpreter::Number(TensorId tensor, int depth) {
     if (!constant) return std::nullopt;
     return Known{Unrounded(node, *constant), true};
   }
-  if (const auto captured = CapturedNumber(view_, node)) return Known{*captured, true};
   const auto input = [&](int i) { return Number(view_.inputs(node)[i], depth + 1); };
   if (op == "Cast") return CastNumber(node, depth);
   if (op == "Identity" || op == "Snapshot" || op == "Reshape" || op == "Reciprocal" ||

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import _captured, _library, _process, _records, _saving, _trace_where
+from . import _library, _process, _records, _saving, _trace_where
 
 # Devices for which the fused ops have kernels inside XLA.
 _SERVED = frozenset({"CPU", "GPU"})
@@ -111,7 +111,6 @@ def _look(graph: Any, where_of: Callable[[Any], str | None]) -> None:
         core = _library.core()
         if not core.is_enabled():
             return
-        _captured.mark_numbers(graph)  # also where it only hands them on to what it calls
         types = {op.type for op in graph.get_operations()}
         # The trace in which variables are created is thrown away.
         if not _trace_where.is_of_interest(types) or "VarIsInitializedOp" in types:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from . import _captured, _saving
+from . import _saving
 
 GraphDef = Any
 NodeDef = Any
@@ -50,7 +50,7 @@ def describe(graph: tf.Graph) -> GraphDef:
             node.attr[BY_NAME].b = True
     _pass_plain_casts(graph_def, kept_nodes(graph))
     _tell_integers(graph_def, graph)
-    _keep_watched(graph_def, graph)
+    _keep_arguments(graph_def, graph)
     _drop_idle_checks(graph_def, graph)
     opaque = {op.name: op for op in graph.get_operations() if is_opaque(op)}
     if not opaque:
@@ -177,16 +177,22 @@ def _tell_integers(graph_def: GraphDef, graph: tf.Graph) -> None:
             nodes[op.name].input[1] = name
 
 
-def _keep_watched(graph_def: GraphDef, graph: tf.Graph) -> None:
-    """Has captured constants that are differentiated by be arguments, of which nothing is known."""
-    names = _captured.watched(graph)
+def _keep_arguments(graph_def: GraphDef, graph: tf.Graph) -> None:
+    """Has captured numbers be arguments, as they are: a tape may watch one at any time, and a
+    program give another in its place (ConcreteFunction.set_external_captures)."""
+    inner = [inner for _, inner in getattr(graph, "captures", ())]
+    inner += tf.nest.flatten(
+        getattr(graph, "deferred_internal_captures", ()), expand_composites=True
+    )
+    captured = {each.op.name: each for each in inner if each.dtype.is_floating}
     for node in graph_def.node:
-        if node.name in names:
-            tensor = graph.get_operation_by_name(node.name).outputs[0]
-            node.op = "Placeholder"
-            node.attr.clear()
-            node.attr["dtype"].type = tensor.dtype.as_datatype_enum
-            node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
+        tensor = captured.get(node.name)
+        if tensor is None or node.op != "Const":
+            continue
+        node.op = "Placeholder"
+        node.attr.clear()
+        node.attr["dtype"].type = tensor.dtype.as_datatype_enum
+        node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
 
 
 def _drop_idle_checks(graph_def: GraphDef, graph: tf.Graph) -> None:
