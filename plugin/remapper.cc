@@ -310,8 +310,9 @@ class Remapper {
   }
 
   TensorId BehindViews(TensorId tensor) const {
-    while (ClassOf(view_->op(tensor.node)) == OpClass::kView)
+    while (ClassOf(view_->op(tensor.node)) == OpClass::kView) {
       tensor = view_->inputs(tensor.node)[0];
+    }
     return tensor;
   }
 

@@ -6,6 +6,15 @@
 #include "plugin/recognizer/ops.h"
 
 namespace nv_norms {
+namespace {
+
+// Whether both have the same shape, all sizes of which are known.
+bool IsOfKnownShape(const TensorInfo& a, const TensorInfo& b) {
+  return a.rank_known && b.rank_known && a.dims == b.dims &&
+         std::count(b.dims.begin(), b.dims.end(), -1) == 0;
+}
+
+}  // namespace
 
 bool IsReshaped(const GraphView& view, TensorId dy, const std::unordered_set<int>& behind) {
   std::vector<int> views = {dy.node};
@@ -39,9 +48,7 @@ Fit FitBeside(const Shapes& shapes, TensorId dy, TensorId x, const std::vector<P
     return Fit::kNot;
   }
   // dy may have more elements than x: no size follows from the others.
-  const bool same =
-      of_dy.dims == of_x.dims && std::count(of_x.dims.begin(), of_x.dims.end(), -1) == 0;
-  Fit fit = same ? Fit::kSurely : Fit::kBroadcast;
+  Fit fit = IsOfKnownShape(of_dy, of_x) ? Fit::kSurely : Fit::kBroadcast;
   for (const Part& part : parts) {
     const TensorInfo& info = shapes.Get(part.tensor);
     if (info.dtype != of_dy.dtype || !info.rank_known || info.dims.size() > of_x.dims.size()) {
@@ -70,12 +77,7 @@ bool SumsAsBroadcast(const GraphView& view, int node) {
 }
 
 bool IsSurelyLike(const GraphView& view, const Shapes& shapes, TensorId dy, TensorId x) {
-  const TensorInfo& of_dy = shapes.Get(dy);
-  const TensorInfo& of_x = shapes.Get(x);
-  if (of_dy.rank_known && of_x.rank_known && of_dy.dims == of_x.dims &&
-      std::count(of_x.dims.begin(), of_x.dims.end(), -1) == 0) {
-    return true;
-  }
+  if (IsOfKnownShape(shapes.Get(dy), shapes.Get(x))) return true;
   while (view.op(dy.node) == "Cast" || IsPlainView(view.op(dy.node))) dy = view.inputs(dy.node)[0];
   return SumsAsBroadcast(view, dy.node);
 }
