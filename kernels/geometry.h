@@ -9,6 +9,9 @@
 //   group norm, N...C          [N: kept] [S: reduced] [G: kept, gamma] [C/G: reduced, gamma]
 //   columns layer norm, axis 1 of 3    [N: kept]           [D: reduced, gamma] [S: kept] columns
 //   anything else                                                                         general
+//
+// Where each sample has parameters of its own, N carries gamma, too: channels first that is one
+// sample of N * C channels.
 #ifndef NV_NORMS_KERNELS_GEOMETRY_H_
 #define NV_NORMS_KERNELS_GEOMETRY_H_
 
@@ -49,12 +52,14 @@ struct RowLayout {
 };
 
 // x is [n, s, groups, depth], a statistic for each (n, group). The parameter of an element is
-// s * s_stride + group * group_stride + depth * depth_stride.
+// n * n_stride + s * s_stride + group * group_stride + depth * depth_stride. n_stride is 0 or
+// channels(), the latter with s_stride 0.
 struct ColumnLayout {
   int64_t n = 1;
   int64_t s = 1;
   int64_t groups = 1;
   int64_t depth = 1;
+  int64_t n_stride = 0;
   int64_t s_stride = 0;
   int64_t group_stride = 0;
   int64_t depth_stride = 0;
@@ -137,7 +142,10 @@ inline bool AsRows(const Geometry& g, RowLayout* out) {
 inline bool AsColumns(const Geometry& g, ColumnLayout* out) {
   int i = 0;
   ColumnLayout columns;
-  if (i < g.rank && !g.axes[i].reduced && g.axes[i].param_stride == 0) columns.n = g.axes[i++].size;
+  if (i < g.rank && !g.axes[i].reduced) {
+    columns.n_stride = g.axes[i].param_stride;
+    columns.n = g.axes[i++].size;
+  }
   if (i < g.rank && g.axes[i].reduced) {
     columns.s_stride = g.axes[i].param_stride;
     columns.s = g.axes[i++].size;
@@ -151,6 +159,9 @@ inline bool AsColumns(const Geometry& g, ColumnLayout* out) {
     columns.depth = g.axes[i++].size;
   }
   *out = columns;
+  if (columns.n_stride != 0 && (columns.n_stride != columns.channels() || columns.s_stride != 0)) {
+    return false;
+  }
   return i == g.rank && (columns.s_stride == 0 || columns.depth == 1);
 }
 
@@ -222,9 +233,10 @@ inline Status LayerNormGeometry(const std::vector<int64_t>& dims, const std::vec
 }
 
 // Group norm: x is [N, C, ...] or [N, ..., C], reduced over all axes but N and over C / groups
-// channels; a parameter for each channel. Instance norm is groups = C (pass groups = -1).
+// channels; a parameter for each channel, of each sample if per_sample. Instance norm is groups = C
+// (pass groups = -1).
 inline Status GroupNormGeometry(const std::vector<int64_t>& dims, bool channels_last,
-                                int64_t groups, Geometry* out) {
+                                int64_t groups, bool per_sample, Geometry* out) {
   const int rank = static_cast<int>(dims.size());
   if (rank < 2) {
     return Status::InvalidArgument("x has rank " + std::to_string(rank) +
@@ -242,6 +254,7 @@ inline Status GroupNormGeometry(const std::vector<int64_t>& dims, bool channels_
     Axis axis;
     axis.size = dims[i];
     axis.reduced = i != 0;
+    if (i == 0 && per_sample) axis.param_stride = channels;
     if (i == channel_axis) {
       const int64_t depth = groups == 0 ? 1 : channels / groups;
       axis.size = groups;

@@ -67,6 +67,7 @@ NodeDef FusedDef(const GraphView& view, const Shapes& shapes, const ForwardMatch
       attr["data_format"].set_s(match.problem.data_format);
       attr["negative_slope"].set_f(1);
       attr["silu"].set_b(false);
+      attr["per_sample"].set_b(match.problem.per_sample);
       break;
   }
   return def;

@@ -29,14 +29,18 @@ int Place(const GraphView& view, const BackwardMatch& match) {
 }
 
 // Of a parameter's gradient as the fused op gives it: x's sizes along the axes, -1 where unknown,
-// or the channels.
+// or the channels, of each sample if they have parameters of their own.
 std::vector<int64_t> ParameterShape(const ForwardMatch& forward, const TensorInfo& x) {
-  const bool over_axes =
-      forward.problem.kind == Kind::kLayerNorm || forward.problem.kind == Kind::kRmsNorm;
-  if (!over_axes) return {-1};
+  const Problem& problem = forward.problem;
+  const bool over_axes = problem.kind == Kind::kLayerNorm || problem.kind == Kind::kRmsNorm;
+  if (!over_axes && !problem.per_sample) return {-1};
+  if (!over_axes) {
+    const bool last = problem.data_format == "N...C";
+    return {x.dims.front(), last ? x.dims.back() : x.dims[1]};
+  }
   std::vector<int64_t> shape;
   const int rank = x.rank_known ? static_cast<int>(x.dims.size()) : 0;
-  for (int axis : forward.problem.axes) {
+  for (int axis : problem.axes) {
     const int at = axis < 0 ? axis + rank : axis;
     shape.push_back(at >= 0 && at < rank ? x.dims[at] : -1);
   }
@@ -50,7 +54,8 @@ NodeDef GradientDef(const GraphView& view, const Shapes& shapes, const ForwardMa
   def.set_name(view.UniqueName(view.name(place) + "/" + def.op()));
   CopyPlacement(view.def(place), &def);
   auto& attr = *def.mutable_attr();
-  for (const char* name : {"T", "P", "U", "axis", "data_format", "groups", "subtract_mean"}) {
+  for (const char* name :
+       {"T", "P", "U", "axis", "data_format", "groups", "subtract_mean", "per_sample"}) {
     auto found = view.def(fused).attr().find(name);
     if (found != view.def(fused).attr().end()) attr[name] = found->second;
   }

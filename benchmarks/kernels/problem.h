@@ -27,12 +27,13 @@ struct HarnessProblem {
   int64_t dparam;  // backward only
   double negative_slope;
   int64_t silu;
+  int64_t per_sample;  // parameters of a group norm
 };
 
 inline Status GeometryOf(const HarnessProblem& p, Geometry* out) {
   const std::vector<int64_t> dims(p.dims, p.dims + p.rank);
   if (p.count_axis > 0) return LayerNormGeometry(dims, {p.axis, p.axis + p.count_axis}, out);
-  return GroupNormGeometry(dims, p.channels_last != 0, p.groups, out);
+  return GroupNormGeometry(dims, p.channels_last != 0, p.groups, p.per_sample != 0, out);
 }
 
 inline Status ForwardOf(const HarnessProblem& p, ForwardProblem* out) {

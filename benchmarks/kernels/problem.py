@@ -27,6 +27,7 @@ class Problem(ctypes.Structure):
         ("dparam", ctypes.c_int64),
         ("negative_slope", ctypes.c_double),
         ("silu", ctypes.c_int64),
+        ("per_sample", ctypes.c_int64),
     ]
 
 
@@ -43,10 +44,12 @@ def make_problem(
     epsilon: float = 1e-3,
     negative_slope: float = 1.0,
     silu: bool = False,
+    per_sample: bool = False,
 ) -> Problem:
     """axis: of a layer or RMS norm; without it a group norm, groups = -1: an instance norm.
 
     negative_slope: of the leaky relu behind the norm; 1: none, 0: a relu. silu: that in its place.
+    per_sample: gamma and beta of a group norm are [N, C].
     """
     out = Problem()
     out.rank = len(x.shape)
@@ -56,6 +59,7 @@ def make_problem(
     out.groups, out.channels_last = groups, int(channels_last)
     out.formula, out.epsilon = FORMULAS[formula], epsilon
     out.negative_slope, out.silu = negative_slope, int(silu)
+    out.per_sample = int(per_sample)
     out.x = out.param = type_of(x)
     return out
 

@@ -28,11 +28,7 @@ class Columns {
         dx_(problem.dx, buffers.dx) {
     const Params<A> gamma(problem.param, buffers.gamma, problem.geometry.params);
     gamma_ = AllParams<A>(layout_, gamma, 1);
-    columns_gamma_ = gamma_;
-    if (!by_row()) {
-      columns_gamma_.resize(cut_.columns());
-      Repeat(columns_gamma_.data(), channels_, cut_.columns());
-    }
+    if (!by_row()) columns_gamma_ = Repeated(gamma_, channels_, cut_.columns());
     stream_ = buffers.dx != nullptr && dx_.in_place() &&
               StreamOutput(problem.geometry.elements * static_cast<int64_t>(sizeof(T)));
   }
@@ -58,8 +54,24 @@ class Columns {
   bool columns_are_statistics() const {
     return layout_.depth == 1 && SizeOf(problem_.stat()) == sizeof(A);
   }
-  // A column problem's parameters are in the order of its rows, or of its channels.
-  int64_t params() const { return by_row() ? layout_.s : channels_; }
+  bool by_sample() const { return layout_.n_stride != 0; }
+  // A column problem's parameters are in the order of its rows, or of its channels, of each sample
+  // if they are its own.
+  int64_t params() const {
+    if (by_row()) return layout_.s;
+    return by_sample() ? layout_.n * channels_ : channels_;
+  }
+  // The first parameter of sample n.
+  int64_t ParamOf(int64_t n) const { return by_sample() ? n * channels_ : 0; }
+  const A* ColumnsGamma(int64_t n) const {
+    return &columns_gamma_[by_sample() ? n * cut_.columns() : 0];
+  }
+  // Sums of a block of samples and a strip; those of a sample's own parameters are apart in any
+  // case.
+  int64_t SetOf(int64_t block, int64_t strip) const {
+    if (by_sample()) return 0;
+    return by_row() ? block * cut_.strips() + strip : block;
+  }
 
   // Blocks of samples, some strips of each sample after another: sums for each block and strip.
   void RunStrips(const ParallelFor& parallel_for) const {
@@ -71,7 +83,8 @@ class Columns {
     const int64_t per_block = (layout_.n + blocks - 1) / blocks;
     // What is next to a strip's row comes to the last-level cache with it.
     const int64_t parts = std::min(strips, (kBlocks + blocks - 1) / blocks);
-    ParamSums sums(buffers_, by_row() ? blocks * strips : blocks, params());
+    const int64_t sets = SetOf(blocks - 1, strips - 1) + 1;
+    ParamSums sums(buffers_, sets, params());
     parallel_for(blocks * parts, 3 * per_block * layout_.s * channels_ / parts,
                  [&](int64_t begin, int64_t end) {
                    Wave wave(*this, 1);
@@ -85,7 +98,7 @@ class Columns {
                        const int64_t next = std::min(n + 1, layout_.n - 1);
                        for (int64_t strip = first; strip < last; ++strip) {
                          wave.RunStrip(n, strip, cut_.StripAt(next, strip).offset, &sums,
-                                       by_row() ? block * strips + strip : block, &task);
+                                       SetOf(block, strip), &task);
                        }
                      }
                    }
@@ -141,7 +154,7 @@ class Columns {
                      });
                    });
       if (!of_.by_row()) {
-        for (int64_t n = 0; n < samples; ++n) SumChannels(n, 0, of_.channels_, 0, params);
+        for (int64_t n = 0; n < samples; ++n) SumChannels(first, n, 0, of_.channels_, 0, params);
       }
       if (!WantsSecondPass()) return;
       parallel_for(tiles, 3 * cut_.elements_of_tile(), [&](int64_t begin, int64_t end) {
@@ -167,7 +180,7 @@ class Columns {
         SumTile(cut_.At(n, 0, slab, strip), task);
       }
       FinishGroups(n, 0, group, last_group);
-      if (!of_.by_row()) SumChannels(0, group * depth, last_group * depth, set, params);
+      if (!of_.by_row()) SumChannels(n, 0, group * depth, last_group * depth, set, params);
       if (!WantsSecondPass()) return;
       // The last ones first: they are in the cache if not all are.
       for (int64_t i = 0; i < cut_.slabs(); ++i) {
@@ -260,7 +273,7 @@ class Columns {
       task.e = &e_[sums];
       task.dy = &dy_[sums];
       task.dy_e = &dy_e_[sums];
-      task.gamma = of_.by_row() ? nullptr : &of_.gamma_[begin];
+      task.gamma = of_.by_row() ? nullptr : &of_.gamma_[of_.ParamOf(first + n) + begin];
       task.mean = &mean_[at];
       task.stored_rstd =
           static_cast<const A*>(of_.buffers_.rstd) + (first + n) * of_.layout_.groups + begin;
@@ -282,11 +295,12 @@ class Columns {
       const double* const e = &e_[n * of_.channels_];
       const double* const dy = &dy_[n * of_.channels_];
       const double* const dy_e = &dy_e_[n * of_.channels_];
+      const A* const gamma = &of_.gamma_[of_.ParamOf(first + n)];
       for (int64_t g = begin; g < end; ++g) {
         GradientSums total;
         for (int64_t c = g * depth; c < (g + 1) * depth; ++c) {
-          const double gamma = of_.by_row() ? 1.0 : static_cast<double>(of_.gamma_[c]);
-          total.Add({e[c], dy[c] * gamma, dy_e[c] * gamma});
+          const double factor = of_.by_row() ? 1.0 : static_cast<double>(gamma[c]);
+          total.Add({e[c], dy[c] * factor, dy_e[c] * factor});
         }
         const GradientTerms<A> t =
             TermsOf<A>(problem.formula, elements, problem.stat(), buffers.mean, buffers.rstd,
@@ -303,9 +317,10 @@ class Columns {
     }
 
     // The parameters belong to channels: from the sums that there are.
-    void SumChannels(int64_t n, int64_t begin, int64_t end, int64_t set, ParamSums* params) const {
-      double* dgamma = params->Gamma(set);
-      double* dbeta = params->Beta(set);
+    void SumChannels(int64_t first, int64_t n, int64_t begin, int64_t end, int64_t set,
+                     ParamSums* params) const {
+      double* dgamma = params->Gamma(set, of_.ParamOf(first + n));
+      double* dbeta = params->Beta(set, of_.ParamOf(first + n));
       if (dgamma == nullptr) return;
       const Formula formula = of_.problem_.formula;
       const int64_t at = n * cut_.columns();
@@ -344,7 +359,7 @@ class Columns {
         terms.row_dgamma = params->Gamma(set, tile.s);
         terms.row_dbeta = params->Beta(set, tile.s);
       } else {
-        terms.gamma = &of_.columns_gamma_[tile.column];
+        terms.gamma = of_.ColumnsGamma(cut_.SampleOf(tile)) + tile.column;
       }
       const bool wanted = of_.buffers_.dx != nullptr;
       T* dx = wanted ? task->dx.Room(tile.offset, tile.rows * tile.width) : task->unwanted.data();

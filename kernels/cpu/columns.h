@@ -97,6 +97,8 @@ class ColumnCut {
     if (!stays_) return soon;
     return 2 * index < slabs() ? next + index * rows_ * columns_ - tile.offset : 0;
   }
+  // Counted from x's first.
+  int64_t SampleOf(const Tile& tile) const { return tile.offset / (layout_.s * channels_); }
   // Its groups, if it is worked on alone: [first, last).
   int64_t FirstGroup(const Tile& tile) const { return tile.column / layout_.depth; }
   int64_t LastGroup(const Tile& tile) const {
@@ -271,11 +273,12 @@ class TileReader {
   int64_t step_ = 0;
 };
 
-// The parameters of all channels where they do not vary along s, else of all rows: they lie side by
-// side in every norm that has columns.
+// The parameters of all channels where they do not vary along s, of each sample if they vary along
+// n, else of all rows: they lie side by side in every norm that has columns.
 template <typename A>
 std::vector<A> AllParams(const ColumnLayout& layout, const Params<A>& params, A absent) {
-  const int64_t count = layout.s_stride != 0 ? layout.s : layout.channels();
+  const int64_t samples = layout.n_stride != 0 ? layout.n : 1;
+  const int64_t count = layout.s_stride != 0 ? layout.s : samples * layout.channels();
   const A* given = params.data();
   return given == nullptr ? std::vector<A>(count, absent) : std::vector<A>(given, given + count);
 }
@@ -298,6 +301,18 @@ void Repeat(A* values, int64_t channels, int64_t columns) {
   for (int64_t at = channels; at < columns; at += channels) {
     std::copy(values, values + channels, values + at);
   }
+}
+
+// Parameters [samples, channels], those of each sample copied until there are `columns` of them.
+template <typename A>
+std::vector<A> Repeated(const std::vector<A>& params, int64_t channels, int64_t columns) {
+  const int64_t samples = static_cast<int64_t>(params.size()) / channels;
+  std::vector<A> out(samples * columns);
+  for (int64_t n = 0; n < samples; ++n) {
+    std::copy(&params[n * channels], &params[n * channels] + channels, &out[n * columns]);
+    Repeat(&out[n * columns], channels, columns);
+  }
+  return out;
 }
 
 }  // namespace cpu

@@ -28,11 +28,7 @@ class Columns {
     const Params<A> beta(problem.param, buffers.beta, problem.geometry.params);
     gamma_ = AllParams<A>(layout_, gamma, 1);
     beta_ = AllParams<A>(layout_, beta, 0);
-    if (!by_row()) {
-      columns_beta_ = beta_;
-      columns_beta_.resize(cut_.columns());
-      Repeat(columns_beta_.data(), channels_, cut_.columns());
-    }
+    if (!by_row()) columns_beta_ = Repeated(beta_, channels_, cut_.columns());
     for (int64_t slab = 0; slab < cut_.slabs(); ++slab) {
       const double rows = static_cast<double>(cut_.SlabRows(slab));
       // The last slab may end after whole copies.
@@ -68,6 +64,12 @@ class Columns {
 
  private:
   bool by_row() const { return layout_.s_stride != 0; }
+  bool by_sample() const { return layout_.n_stride != 0; }
+  // Of sample n.
+  const A* Gamma(int64_t n) const { return &gamma_[by_sample() ? n * channels_ : 0]; }
+  const A* ColumnsBeta(int64_t n) const {
+    return &columns_beta_[by_sample() ? n * cut_.columns() : 0];
+  }
   // And mean and rstd have the type that is computed in.
   bool columns_are_statistics() const {
     return layout_.depth == 1 && SizeOf(problem_.stat()) == sizeof(A);
@@ -176,7 +178,7 @@ class Columns {
       task.count = static_cast<int64_t>(of_.parts_.size());
       task.mean = &mean_[of_sample];
       task.m2 = &m2_[of_sample];
-      task.gamma = of_.by_row() ? nullptr : &of_.gamma_[begin];
+      task.gamma = of_.by_row() ? nullptr : of_.Gamma(first + n) + begin;
       task.high = &high_[at];
       task.low = &low_[at];
       task.slope = &slope_[at];
@@ -215,6 +217,7 @@ class Columns {
           sum[i] += m2_[at + i] + rows * step * step;
         }
       });
+      const A* const gamma = of_.Gamma(first + n);
       A* high = &high_[n * cut_.columns()];
       A* low = &low_[n * cut_.columns()];
       A* slope = &slope_[n * cut_.columns()];
@@ -230,7 +233,7 @@ class Columns {
         for (int64_t c = g * depth; c < (g + 1) * depth; ++c) {
           high[c] = scaling.high;
           low[c] = scaling.low;
-          slope[c] = of_.by_row() ? scaling.rstd : scaling.rstd * of_.gamma_[c];
+          slope[c] = of_.by_row() ? scaling.rstd : scaling.rstd * gamma[c];
         }
       }
     }
@@ -257,7 +260,7 @@ class Columns {
         scaling.row_gamma = &of_.gamma_[tile.s];
         scaling.row_beta = &of_.beta_[tile.s];
       } else {
-        scaling.beta = &of_.columns_beta_[tile.column];
+        scaling.beta = of_.ColumnsBeta(cut_.SampleOf(tile)) + tile.column;
       }
       T* y = task->y.Room(tile.offset, tile.rows * tile.width);
       KernelsFor<T>().tile_normalize(x, scaling, of_.stream_, y,

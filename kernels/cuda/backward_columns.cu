@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kColumnThreads)
     mean[v] = live ? StoredMean<A>(buffers, stat_type, stat) : A(0);
     if constexpr (ACTIVATED) {
       if (!live) continue;
-      const int64_t param = shape.ParamOf(0, at.channel + v);
+      const int64_t param = shape.ParamOf(at.n, at.channel + v);
       scale[v] = LoadOne<A>(stat_type, buffers.rstd, stat) *
                  ParamOr<A>(param_type, buffers.gamma, param, 1);
       beta[v] = ParamOr<A>(param_type, buffers.beta, param, 0);
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(32)
         partials[(n * shape.slabs + i / shape.depth) * shape.channels + channel];
     const double gamma = shape.s_stride != 0
                              ? 1.0
-                             : ParamOr<A>(param_type, buffers.gamma, shape.ParamOf(0, channel), 1);
+                             : ParamOr<A>(param_type, buffers.gamma, shape.ParamOf(n, channel), 1);
     sums[0] += at.e;
     sums[1] += gamma * at.dy;
     sums[2] += gamma * at.dy_e;
@@ -130,16 +130,20 @@ __global__ void __launch_bounds__(32)
   lines[stat] = XhatLineOf(terms[stat]);
 }
 
-// dgamma and dbeta where a parameter belongs to a channel.
+// dgamma and dbeta where a parameter belongs to a channel, of all samples or of one. `strips`:
+// blocks along the channels.
 template <typename A>
 __global__ void __launch_bounds__(kFinishColumns* kFinishRows)
     ParamsKernel(const __grid_constant__ ColumnShape shape, DType type, void* dgamma, void* dbeta,
-                 const ChannelSums* partials, const XhatLine<A>* lines) {
+                 const ChannelSums* partials, const XhatLine<A>* lines, unsigned strips) {
   __shared__ double shared[2][kFinishRows][kFinishColumns];
-  const int64_t channel = static_cast<int64_t>(blockIdx.x) * kFinishColumns + threadIdx.x;
+  const int64_t n = blockIdx.x / strips;  // 0 where all samples share the parameters
+  const int64_t samples = shape.n_stride == 0 ? shape.n : 1;
+  const int64_t channel = static_cast<int64_t>(blockIdx.x % strips) * kFinishColumns + threadIdx.x;
   double sums[2] = {0, 0};
   if (channel < shape.channels) {
-    for (int64_t i = threadIdx.y; i < shape.n * shape.slabs; i += kFinishRows) {
+    const int64_t end = (n + samples) * shape.slabs;
+    for (int64_t i = n * shape.slabs + threadIdx.y; i < end; i += kFinishRows) {
       const ChannelSums& at = partials[i * shape.channels + channel];
       const XhatLine<A>& line = lines[i / shape.slabs * shape.groups + channel / shape.depth];
       sums[0] += line.rstd * at.dy_e + line.offset * at.dy;
@@ -154,7 +158,7 @@ __global__ void __launch_bounds__(kFinishColumns* kFinishRows)
     sums[0] += shared[0][i][threadIdx.x];
     sums[1] += shared[1][i][threadIdx.x];
   }
-  const int64_t param = shape.ParamOf(0, channel);
+  const int64_t param = shape.ParamOf(n, channel);
   if (dgamma != nullptr) StoreOne<double>(type, dgamma, param, sums[0]);
   if (dbeta != nullptr) StoreOne<double>(type, dbeta, param, sums[1]);
 }
@@ -172,9 +176,9 @@ __global__ void __launch_bounds__(kColumnThreads)
 #pragma unroll
   for (int v = 0; v < VEC; ++v) {
     t[v] = terms[at.n * shape.groups + (at.channel + v) / shape.depth];
-    gamma[v] = ParamOr<A>(param_type, buffers.gamma, shape.ParamOf(0, at.channel + v), 1);
+    gamma[v] = ParamOr<A>(param_type, buffers.gamma, shape.ParamOf(at.n, at.channel + v), 1);
     if constexpr (ACTIVATED) {
-      beta[v] = ParamOr<A>(param_type, buffers.beta, shape.ParamOf(0, at.channel + v), 0);
+      beta[v] = ParamOr<A>(param_type, buffers.beta, shape.ParamOf(at.n, at.channel + v), 0);
     }
   }
   for (int64_t s = at.begin + threadIdx.y; s < at.end; s += kUnroll * blockDim.y) {
@@ -219,10 +223,11 @@ __global__ void __launch_bounds__(kColumnThreads)
 template <typename A>
 Status LaunchParams(const ColumnShape& shape, DType type, const ChannelSums* partials,
                     const XhatLine<A>* lines, const BackwardBuffers& buffers, void* stream) {
-  return LaunchKernel("parameter gradients of columns", ParamsKernel<A>,
-                      static_cast<unsigned>(CeilDiv(shape.channels, kFinishColumns)),
+  const auto strips = static_cast<unsigned>(CeilDiv(shape.channels, kFinishColumns));
+  const auto samples = static_cast<unsigned>(shape.n_stride == 0 ? 1 : shape.n);
+  return LaunchKernel("parameter gradients of columns", ParamsKernel<A>, samples * strips,
                       dim3(kFinishColumns, kFinishRows), 0, 1, stream, shape, type, buffers.dgamma,
-                      buffers.dbeta, partials, lines);
+                      buffers.dbeta, partials, lines, strips);
 }
 
 int64_t PartialsBytes(const BackwardPlan& plan) {

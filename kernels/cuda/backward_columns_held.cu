@@ -23,7 +23,7 @@ struct Arguments {
   BackwardProblem problem;
   BackwardBuffers buffers;
   float inverse;  // 1 / numbers of a group
-  float* dgamma;  // partial sums [blocks of a chunk, channels], where wanted
+  float* dgamma;  // sums [blocks of a chunk, channels], or of every sample, where wanted
   float* dbeta;
 };
 
@@ -42,8 +42,8 @@ struct Parts {
   float* we;
 };
 
-// The block's sums over its samples and positions, of all threads' in `sums`, [threads / vectors,
-// channels].
+// The block's sums over its samples, or of each, and positions, of all threads' in `sums`, [threads
+// / vectors, channels].
 template <int VEC>
 __device__ __forceinline__ void StoreChannelSums(const HeldColumnShape& shape,
                                                  const HeldColumnPlace& place, int units, int chunk,
@@ -51,15 +51,19 @@ __device__ __forceinline__ void StoreChannelSums(const HeldColumnShape& shape,
                                                  float* to) {
   if (to == nullptr) return;
   const int channels = shape.vectors * VEC;
-  const int rows = shape.samples * shape.positions;
+  const int kept = shape.n_stride == 0 ? 1 : shape.samples;  // rows of sums
+  const int rows = shape.n_stride == 0 ? shape.samples * shape.positions : shape.positions;
   __syncthreads();
   if (place.sample < shape.samples) StoreParts(sums + place.PartAt(shape, VEC), values);
   __syncthreads();
-  float* const row = to + int64_t{units} * shape.channels + chunk * channels;
-  for (int c = static_cast<int>(threadIdx.x); c < channels; c += static_cast<int>(blockDim.x)) {
-    float sum = 0;
-    for (int r = 0; r < rows; ++r) sum += sums[r * channels + c];
-    row[c] = sum;
+  const int64_t end = min((int64_t{units} + 1) * kept, shape.n);
+  for (int64_t i = int64_t{units} * kept; i < end; ++i, sums += rows * channels) {
+    float* const row = to + i * shape.channels + chunk * channels;
+    for (int c = static_cast<int>(threadIdx.x); c < channels; c += static_cast<int>(blockDim.x)) {
+      float sum = 0;
+      for (int r = 0; r < rows; ++r) sum += sums[r * channels + c];
+      row[c] = sum;
+    }
   }
 }
 
@@ -84,13 +88,14 @@ __global__ void __launch_bounds__(kHeldColumnThreadBound)
   float beta[VEC];
   float dgamma[VEC] = {};
   float dbeta[VEC] = {};
-  if (place.live) {
-    LoadParams<float, VEC>({}, args.problem.param, args.buffers.gamma, 0, place.channel, 1, gamma);
+  int64_t first_sample = int64_t{units} * shape.rounds * shape.samples;
+  if (place.live && first_sample + place.sample < shape.n) {
+    const int64_t param = (first_sample + place.sample) * shape.n_stride + place.channel;
+    LoadParams<float, VEC>({}, args.problem.param, args.buffers.gamma, 0, param, 1, gamma);
     if constexpr (BEHIND != Behind::kNothing) {
-      LoadParams<float, VEC>({}, args.problem.param, args.buffers.beta, 0, place.channel, 0, beta);
+      LoadParams<float, VEC>({}, args.problem.param, args.buffers.beta, 0, param, 0, beta);
     }
   }
-  int64_t first_sample = int64_t{units} * shape.rounds * shape.samples;
   for (int round = 0; round < shape.rounds && first_sample < shape.n;
        ++round, first_sample += shape.samples) {
     const int64_t sample = first_sample + place.sample;
@@ -286,7 +291,8 @@ int64_t PartialsOf(const HeldColumnShape& shape) {
 
 // Of dgamma, or dbeta.
 int64_t SumsBytes(const HeldColumnShape& shape) {
-  return Align16(PartialsOf(shape) * shape.channels * static_cast<int64_t>(sizeof(float)));
+  const int64_t rows = shape.n_stride == 0 ? PartialsOf(shape) : shape.n;
+  return Align16(rows * shape.channels * static_cast<int64_t>(sizeof(float)));
 }
 
 }  // namespace
@@ -331,6 +337,10 @@ Status LaunchBackwardColumnsHeld(const BackwardPlan& plan, const BackwardBuffers
       name, kernel, static_cast<unsigned>(partials * shape.chunks),
       static_cast<unsigned>(shape.threads), static_cast<size_t>(shared), 1, stream, args));
   if (args.dgamma == nullptr && args.dbeta == nullptr) return Status();
+  if (shape.n_stride != 0) {
+    return LaunchFinish(problem, shape.n * shape.channels, buffers, args.dgamma, args.dbeta, 1,
+                        plan.device, stream);
+  }
   return LaunchFinish(problem, shape.channels, buffers, args.dgamma, args.dbeta, partials,
                       plan.device, stream);
 }

@@ -172,7 +172,7 @@ struct BackwardBody {
   __device__ __forceinline__ float2 LoadLine(int unit, int c) const {
     if (unit >= shape.units) return make_float2(0, 0);
     const StripUnit at(shape, unit);
-    const int64_t param = shape.ParamOf(ChannelOf(shape, at.strip, c));
+    const int64_t param = shape.ParamOf(at.n, ChannelOf(shape, at.strip, c));
     const float rstd = static_cast<const float*>(buffers.rstd)[FirstStat(at) + StatOf(shape, c)];
     return make_float2(rstd * ParamOr<float>(problem.param, buffers.gamma, param, 1),
                        ParamOr<float>(problem.param, buffers.beta, param, 0));
@@ -182,7 +182,7 @@ struct BackwardBody {
     const StripUnit at(shape, unit);
     Column out = {1, LoadMean(unit + shape.groups, c), 0};
     if (shape.s_stride == 0) {
-      const int64_t param = shape.ParamOf(ChannelOf(shape, at.strip, c));
+      const int64_t param = shape.ParamOf(at.n, ChannelOf(shape, at.strip, c));
       out.gamma = ParamOr<float>(problem.param, buffers.gamma, param, 1);
     }
     if (c < shape.stats()) {

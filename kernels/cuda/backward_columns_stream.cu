@@ -69,8 +69,9 @@ __global__ void __launch_bounds__(kPrepareThreads)
   for (int64_t i = first; i < shape.units; i += threads) work.posted[i] = 0;
   for (int64_t i = first; i < work.columns; i += threads) {
     const int channel = static_cast<int>(i % shape.channels);
-    const int64_t stat = i / shape.channels * shape.norm_groups + channel / shape.depth;
-    const int64_t param = shape.ParamOf(channel);
+    const int64_t n = i / shape.channels;
+    const int64_t stat = n * shape.norm_groups + channel / shape.depth;
+    const int64_t param = shape.ParamOf(n, channel);
     work.means[i] = buffers.mean == nullptr ? 0.0f : static_cast<const float*>(buffers.mean)[stat];
     work.scales[i] = static_cast<const float*>(buffers.rstd)[stat] *
                      ParamOr<float>(problem.param, buffers.gamma, param, 1);
@@ -391,9 +392,9 @@ struct Stream : StreamGates {
 
   // Of a unit's statistics, of `totals`.
   __device__ __forceinline__ void TakeTerms(const StreamStep& step) const {
+    const int64_t n = step.unit / shape.strips;
     const int strip = step.unit % shape.strips;
-    const int64_t stat = static_cast<int64_t>(step.unit / shape.strips) * shape.norm_groups +
-                         static_cast<int64_t>(strip) * shape.stats();
+    const int64_t stat = n * shape.norm_groups + static_cast<int64_t>(strip) * shape.stats();
     const double count = static_cast<double>(shape.rows) * shape.depth;
     const int lanes = shape.depth == 1 ? 1 : 32;
     const int lane = Clerk() % lanes;
@@ -403,7 +404,7 @@ struct Stream : StreamGates {
 #pragma unroll 1
       for (int c = g * shape.depth + lane; c < (g + 1) * shape.depth; c += lanes) {
         const double gamma = ParamOr<float>(problem.param, buffers.gamma,
-                                            shape.ParamOf(strip * shape.columns + c), 1);
+                                            shape.ParamOf(n, strip * shape.columns + c), 1);
         sums[0] += totals[c];
         sums[1] += gamma * totals[shape.columns + c];
         sums[2] += gamma * totals[2 * shape.columns + c];

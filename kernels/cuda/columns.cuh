@@ -22,6 +22,7 @@ struct ColumnShape {
   int64_t channels;
   int64_t groups;
   int64_t depth;
+  int64_t n_stride;
   int64_t s_stride;
   int64_t group_stride;
   int64_t depth_stride;
@@ -37,6 +38,7 @@ struct ColumnShape {
     out.channels = layout.channels();
     out.groups = layout.groups;
     out.depth = layout.depth;
+    out.n_stride = layout.n_stride;
     out.s_stride = layout.s_stride;
     out.group_stride = layout.group_stride;
     out.depth_stride = layout.depth_stride;
@@ -46,8 +48,9 @@ struct ColumnShape {
     return out;
   }
 
-  __device__ __forceinline__ int64_t ParamOf(int64_t at_s, int64_t channel) const {
-    return at_s * s_stride + channel / depth * group_stride + channel % depth * depth_stride;
+  // Where it does not vary along s.
+  __device__ __forceinline__ int64_t ParamOf(int64_t at_n, int64_t channel) const {
+    return at_n * n_stride + channel / depth * group_stride + channel % depth * depth_stride;
   }
 };
 

@@ -55,7 +55,9 @@ HeldColumnLayout HeldColumnLayout::Of(const Geometry& geometry) {
     const bool by_channel = columns.s_stride == 0 &&
                             (columns.groups == 1 || columns.group_stride == columns.depth) &&
                             (columns.depth == 1 || columns.depth_stride == 1);
-    if (by_channel) return {columns.n, columns.s, columns.groups, columns.depth};
+    if (by_channel) {
+      return {columns.n, columns.s, columns.groups, columns.depth, columns.n_stride != 0};
+    }
   } else if (geometry.layout == Layout::kRows) {
     const RowLayout& rows = geometry.rows;
     if (!rows.by_column() && rows.col_divisor == 1 && rows.row_stride == rows.cols) {
@@ -73,6 +75,7 @@ HeldColumnShape CutHeldColumns(const HeldColumnLayout& layout, int64_t size, int
     return out;
   }
   out.n = layout.n;
+  out.n_stride = layout.per_sample ? channels : 0;
   out.s = static_cast<int>(layout.s);
   out.channels = static_cast<int>(channels);
   out.depth = static_cast<int>(layout.depth);
@@ -107,7 +110,11 @@ HeldColumnShape CutHeldColumns(const HeldColumnLayout& layout, int64_t size, int
   // Some blocks to a multiprocessor, at least.
   const int64_t most = std::max<int64_t>(1, units * out.chunks / (int64_t{8} * multiprocessors));
   const int64_t positions = int64_t{out.samples} * layout.s;
-  out.rounds = static_cast<int>(std::min(CeilDiv(kPositionsToSum, positions), most));
+  if (layout.per_sample) {
+    out.rounds = 1;
+  } else {
+    out.rounds = static_cast<int>(std::min(CeilDiv(kPositionsToSum, positions), most));
+  }
   out.by_vectors = Divisor::Of(out.vectors);
   out.by_positions = Divisor::Of(out.positions);
   out.by_depth = Divisor::Of(out.depth);

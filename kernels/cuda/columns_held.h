@@ -17,13 +17,14 @@ namespace cuda {
 constexpr int kHeldColumnVector = 4;         // numbers
 constexpr int kHeldColumnThreadBound = 512;  // of a block; a thread has at most 128 registers
 
-// The problems of this kind, [n, s, groups, depth] with parameters of channels: those of columns,
-// and group norm of [n, channels], which counts as rows.
+// The problems of this kind, [n, s, groups, depth] with parameters of channels, or of each sample's
+// (per_sample): those of columns, and group norm of [n, channels], which counts as rows.
 struct HeldColumnLayout {
   int64_t n = 0;  // 0: not of this kind
   int64_t s = 1;
   int64_t groups = 1;
   int64_t depth = 1;
+  bool per_sample = false;
   int64_t channels() const { return groups * depth; }
 
   static HeldColumnLayout Of(const Geometry& geometry);
@@ -31,6 +32,7 @@ struct HeldColumnLayout {
 
 struct HeldColumnShape {
   int64_t n;
+  int64_t n_stride;  // of parameters: 0, or channels
   int s;
   int channels;
   int depth;
@@ -48,7 +50,7 @@ struct HeldColumnShape {
   int parts;        // of a group, in a position: vectors, or numbers where these are not whole
   int lanes;        // that add up a group's sums:
   int lanes_apart;  // so many have different positions, the others different parts
-  int rounds;       // of samples, that a block of the gradient has in turn
+  int rounds;       // of samples, that a block of the gradient has in turn; 1 if n_stride != 0
   Divisor by_vectors;
   Divisor by_positions;
   Divisor by_depth;

@@ -108,6 +108,7 @@ bool CutPipe(const ColumnLayout& layout, const Device& device, int x_bytes, int 
   out.inverse_lengths[1] = 1.0 / out.LengthOf(out.blocks - 1);
   out.depth = static_cast<int>(layout.depth);
   out.norm_groups = static_cast<int>(layout.groups);
+  out.n_stride = layout.n_stride;
   out.group_stride = layout.group_stride;
   out.depth_stride = layout.depth_stride;
   *shape = out;

@@ -40,6 +40,7 @@ struct PipeShape {
 
   int depth;  // channels to a group of the norm
   int norm_groups;
+  int64_t n_stride;
   int64_t group_stride;
   int64_t depth_stride;
 
@@ -50,8 +51,8 @@ struct PipeShape {
     return (tiles - 1) * tile_rows + LastRows(rank);
   }
   NV_NORMS_HOST_DEVICE int stats() const { return columns / depth; }
-  NV_NORMS_HOST_DEVICE int64_t ParamOf(int channel) const {
-    return channel / depth * group_stride + channel % depth * depth_stride;
+  NV_NORMS_HOST_DEVICE int64_t ParamOf(int64_t n, int channel) const {
+    return n * n_stride + channel / depth * group_stride + channel % depth * depth_stride;
   }
 };
 

@@ -83,6 +83,7 @@ bool Cut(const ColumnLayout& layout, const Device& device, int x_bytes, int read
   out.channels = static_cast<int>(layout.channels());
   out.depth = static_cast<int>(layout.depth);
   out.norm_groups = static_cast<int>(layout.groups);
+  out.n_stride = layout.n_stride;
   out.group_stride = layout.group_stride;
   out.depth_stride = layout.depth_stride;
   *shape = out;

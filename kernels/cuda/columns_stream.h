@@ -37,12 +37,13 @@ struct StreamShape {
   int channels;  // of the tensor
   int depth;     // channels to a group of the norm
   int norm_groups;
+  int64_t n_stride;
   int64_t group_stride;
   int64_t depth_stride;
 
   NV_NORMS_HOST_DEVICE int stats() const { return columns / depth; }
-  NV_NORMS_HOST_DEVICE int64_t ParamOf(int channel) const {
-    return channel / depth * group_stride + channel % depth * depth_stride;
+  NV_NORMS_HOST_DEVICE int64_t ParamOf(int64_t n, int channel) const {
+    return n * n_stride + channel / depth * group_stride + channel % depth * depth_stride;
   }
 };
 

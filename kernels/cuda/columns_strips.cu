@@ -89,6 +89,7 @@ StripShape ShapeOf(const ColumnLayout& layout, int number_bytes, const StripTile
   out.channels = static_cast<int>(layout.channels());
   out.depth = static_cast<int>(layout.depth);
   out.norm_groups = static_cast<int>(layout.groups);
+  out.n_stride = layout.n_stride;
   out.s_stride = layout.s_stride;
   out.group_stride = layout.group_stride;
   out.depth_stride = layout.depth_stride;

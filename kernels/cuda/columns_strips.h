@@ -41,6 +41,7 @@ struct StripShape {
   int channels;  // of the tensor
   int depth;     // channels to a group of the norm
   int norm_groups;
+  int64_t n_stride;
   int64_t s_stride;
   int64_t group_stride;
   int64_t depth_stride;
@@ -49,8 +50,8 @@ struct StripShape {
   // Statistics of a strip, and the columns of each.
   NV_NORMS_HOST_DEVICE int members() const { return fold * depth; }
   NV_NORMS_HOST_DEVICE int stats() const { return columns / members(); }
-  NV_NORMS_HOST_DEVICE int64_t ParamOf(int channel) const {
-    return channel / depth * group_stride + channel % depth * depth_stride;
+  NV_NORMS_HOST_DEVICE int64_t ParamOf(int64_t n, int channel) const {
+    return n * n_stride + channel / depth * group_stride + channel % depth * depth_stride;
   }
 };
 

@@ -15,8 +15,8 @@ struct ChannelSums {
   double dy_e;
 };
 
-// dgamma and dbeta where a parameter belongs to a channel, from sums [n, slabs, channels] and the
-// line of every statistic.
+// dgamma and dbeta where a parameter belongs to a channel, of all samples or of one, from sums [n,
+// slabs, channels] and the line of every statistic.
 Status LaunchColumnParams(const ColumnLayout& layout, DType type, int64_t slabs,
                           const ChannelSums* sums, const XhatLine<float>* lines,
                           const BackwardBuffers& buffers, void* stream);

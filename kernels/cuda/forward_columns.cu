@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kColumnThreads)
   for (int v = 0; v < VEC; ++v) {
     const int64_t channel = at.channel + v;
     scale[v] = scaling[at.n * shape.groups + channel / shape.depth];
-    const int64_t param = shape.ParamOf(0, channel);
+    const int64_t param = shape.ParamOf(at.n, channel);
     gamma[v] = ParamOr<A>(param_type, buffers.gamma, param, 1);
     beta[v] = ParamOr<A>(param_type, buffers.beta, param, 0);
   }

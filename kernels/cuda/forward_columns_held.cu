@@ -138,8 +138,9 @@ __global__ void __launch_bounds__(kHeldColumnThreadBound, ITEMS >= 8 || VEC == 8
   float gamma[VEC];  // on their way while the groups' sums are taken
   float beta[VEC];
   if (place.live) {
-    LoadParams<float, VEC>({}, args.problem.param, args.buffers.gamma, 0, place.channel, 1, gamma);
-    LoadParams<float, VEC>({}, args.problem.param, args.buffers.beta, 0, place.channel, 0, beta);
+    const int64_t param = (first_sample + place.sample) * shape.n_stride + place.channel;
+    LoadParams<float, VEC>({}, args.problem.param, args.buffers.gamma, 0, param, 1, gamma);
+    LoadParams<float, VEC>({}, args.problem.param, args.buffers.beta, 0, param, 0, beta);
   }
   // Of a group's parts, in a warp: about the mean of the first one, so that equal numbers have just
   // this mean, then about what that finds, as that part may be far from all others.

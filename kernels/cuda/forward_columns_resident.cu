@@ -167,7 +167,7 @@ struct ForwardBody {
       out.reference = MedianOfThree(first, middle, last);
     }
     if (shape.s_stride == 0) {
-      const int64_t param = shape.ParamOf(ChannelOf(shape, at.strip, c));
+      const int64_t param = shape.ParamOf(at.n, ChannelOf(shape, at.strip, c));
       out.gamma = ParamOr<float>(problem.param, buffers.gamma, param, 1);
       out.beta = ParamOr<float>(problem.param, buffers.beta, param, 0);
     }

@@ -311,11 +311,12 @@ struct Stream : StreamGates {
     SyncClerks();
     const int half = fetched % 2;
     LinesEmpty(half).Wait((fetched / 2 & 1) ^ 1);
+    const int n = step.unit / shape.strips;
     const int strip = step.unit % shape.strips;
     float* to = lines + 3 * half * columns;
 #pragma unroll 1
     for (int c = clerk; c < columns; c += kClerkThreads) {
-      const int64_t param = shape.ParamOf(strip * columns + c);
+      const int64_t param = shape.ParamOf(n, strip * columns + c);
       const int g = c / shape.depth;
       const float scale =
           stats[2 * columns + g] * ParamOr<float>(problem.param, buffers.gamma, param, 1);

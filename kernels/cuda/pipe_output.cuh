@@ -21,7 +21,8 @@ struct PipeFinisher : PipePlaces {
   }
 
   __device__ __forceinline__ float2 LoadParams(int unit, int column) const {
-    const int64_t param = shape.ParamOf(unit % shape.strips * shape.columns + column);
+    const int64_t param =
+        shape.ParamOf(unit / shape.strips, unit % shape.strips * shape.columns + column);
     return make_float2(ParamOr<float>(problem.param, buffers.gamma, param, 1),
                        ParamOr<float>(problem.param, buffers.beta, param, 0));
   }

@@ -42,6 +42,7 @@ absl::Status ReadAttributes(OpKernelConstruction* ctx, Kind kind, bool forward, 
     std::string data_format;
     TF_RETURN_IF_ERROR(ctx->GetAttr("data_format", &data_format));
     out->channels_last = data_format == "N...C";
+    TF_RETURN_IF_ERROR(ctx->GetAttr("per_sample", &out->per_sample));
   }
   if (kind == Kind::kGroupNorm) TF_RETURN_IF_ERROR(ctx->GetAttr("groups", &out->groups));
   if (kind == Kind::kRMSNorm) out->formula = Formula::kRms;
@@ -113,8 +114,8 @@ absl::Status MakeGeometry(const Attributes& attributes, const TensorShape& x, Ge
   if (attributes.kind == Kind::kLayerNorm || attributes.kind == Kind::kRMSNorm) {
     return ToTensorFlow(LayerNormGeometry(dims, attributes.axis, out));
   }
-  TF_RETURN_IF_ERROR(
-      ToTensorFlow(GroupNormGeometry(dims, attributes.channels_last, attributes.groups, out)));
+  TF_RETURN_IF_ERROR(ToTensorFlow(GroupNormGeometry(
+      dims, attributes.channels_last, attributes.groups, attributes.per_sample, out)));
   // Of no channels there may be any number of groups, but not more statistics than can be counted.
   if (tensorflow::MultiplyWithoutOverflow(dims[0], std::max<int64_t>(attributes.groups, 1)) < 0) {
     return absl::InvalidArgumentError(absl::StrCat("x has ", dims[0], " samples, of ",
@@ -155,7 +156,8 @@ TensorShape ParamShape(const Attributes& attributes, const TensorShape& x) {
   if (attributes.kind == Kind::kLayerNorm || attributes.kind == Kind::kRMSNorm) {
     return Axes(attributes, x, /*normalized=*/true);
   }
-  return TensorShape({Channels(attributes, x)});
+  const int64_t channels = Channels(attributes, x);
+  return attributes.per_sample ? TensorShape({x.dim_size(0), channels}) : TensorShape({channels});
 }
 
 absl::Status CheckParam(const char* name, const TensorShape& param, const Geometry& geometry,

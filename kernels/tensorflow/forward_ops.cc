@@ -80,17 +80,19 @@ REGISTER_OP("FusedInstanceNorm")
     .Attr("epsilon_low: float = 0.0")
     .Attr("negative_slope: float = 1.0")
     .Attr("silu: bool = false")
+    .Attr("per_sample: bool = false")
     .SetShapeFn([](InferenceContext* c) { return GroupNormShape(c, -1); })
     .Doc(R"doc(
 Instance normalization: y = (x - mean) * rstd * scale + offset, mean and variance over the spatial axes.
 
 rstd = 1 / sqrt(var(x) + epsilon), var is the biased variance. mean and rstd are [N, C].
 
-scale, offset: at most one each; C elements in any shape.
+scale, offset: at most one each; C elements in any shape, N * C if per_sample.
 U: double where T is double, else float.
 epsilon: added to the variance, as double(epsilon) + double(epsilon_low).
 negative_slope: a finite number; y is multiplied by it where it is not positive. 1: it stays. 0: as relu, y is 0 there.
 silu: y is multiplied by its sigmoid; not beside a negative_slope.
+per_sample: each sample has a scale and an offset of its own.
 )doc");
 
 REGISTER_OP("FusedGroupNorm")
@@ -112,6 +114,7 @@ REGISTER_OP("FusedGroupNorm")
     .Attr("epsilon_low: float = 0.0")
     .Attr("negative_slope: float = 1.0")
     .Attr("silu: bool = false")
+    .Attr("per_sample: bool = false")
     .SetShapeFn([](InferenceContext* c) {
       int64_t groups;
       TF_RETURN_IF_ERROR(c->GetAttr("groups", &groups));
@@ -122,12 +125,13 @@ Group normalization: y = (x - mean) * rstd * scale + offset, mean and variance o
 
 rstd = 1 / sqrt(var(x) + epsilon), var is the biased variance. mean and rstd are [N, groups].
 
-scale, offset: at most one each; C elements in any shape.
+scale, offset: at most one each; C elements in any shape, N * C if per_sample.
 U: double where T is double, else float.
 groups: divides the number of channels.
 epsilon: added to the variance, as double(epsilon) + double(epsilon_low).
 negative_slope: a finite number; y is multiplied by it where it is not positive. 1: it stays. 0: as relu, y is 0 there.
 silu: y is multiplied by its sigmoid; not beside a negative_slope.
+per_sample: each sample has a scale and an offset of its own.
 )doc");
 
 }  // namespace

@@ -67,6 +67,7 @@ NV_NORMS_GRADIENT_OP("FusedInstanceNormGrad")
     .Attr("num_offset: int >= 0 = 0")
     .Attr("negative_slope: float = 1.0")
     .Attr("silu: bool = false")
+    .Attr("per_sample: bool = false")
     .SetShapeFn([](InferenceContext* c) { return GroupNormGradShape(c, -1); })
     .Doc(R"doc(
 Gradients of FusedInstanceNorm with respect to x, scale and offset.
@@ -77,8 +78,8 @@ not positive; where `silu` is true by s * (1 + t * (1 - s)), s = sigmoid(t).
 offset: at most one; as the forward op had it where there is an activation, else not read.
 mean, rstd: as FusedInstanceNorm gave them for x.
 num_dx, num_dscale, num_doffset: 1 where that gradient is wanted, else 0.
-negative_slope, silu: as the forward op had them.
-dx: as x. dscale, doffset: [C].
+negative_slope, silu, per_sample: as the forward op had them.
+dx: as x. dscale, doffset: [C], or [N, C] if per_sample.
 )doc");
 
 NV_NORMS_GRADIENT_OP("FusedGroupNormGrad")
@@ -90,6 +91,7 @@ NV_NORMS_GRADIENT_OP("FusedGroupNormGrad")
     .Attr("num_offset: int >= 0 = 0")
     .Attr("negative_slope: float = 1.0")
     .Attr("silu: bool = false")
+    .Attr("per_sample: bool = false")
     .SetShapeFn([](InferenceContext* c) {
       int64_t groups;
       TF_RETURN_IF_ERROR(c->GetAttr("groups", &groups));
@@ -104,8 +106,8 @@ not positive; where `silu` is true by s * (1 + t * (1 - s)), s = sigmoid(t).
 offset: at most one; as the forward op had it where there is an activation, else not read.
 mean, rstd: as FusedGroupNorm gave them for x.
 num_dx, num_dscale, num_doffset: 1 where that gradient is wanted, else 0.
-negative_slope, silu: as the forward op had them.
-dx: as x. dscale, doffset: [C].
+negative_slope, silu, per_sample: as the forward op had them.
+dx: as x. dscale, doffset: [C], or [N, C] if per_sample.
 )doc");
 
 }  // namespace

@@ -95,6 +95,16 @@ absl::Status BatchAndChannels(InferenceContext* c, ShapeHandle x, int64_t groups
   return absl::OkStatus();
 }
 
+// The shape of gamma and beta, and how many elements they have.
+absl::Status ParamsOfChannels(InferenceContext* c, DimensionHandle batch, DimensionHandle channels,
+                              ShapeHandle* shape, DimensionHandle* elements) {
+  bool per_sample;
+  TF_RETURN_IF_ERROR(c->GetAttr("per_sample", &per_sample));
+  *shape = per_sample ? c->Matrix(batch, channels) : c->Vector(channels);
+  *elements = channels;
+  return per_sample ? c->Multiply(batch, channels, elements) : absl::OkStatus();
+}
+
 // Sets the outputs of a gradient op, each a list that is empty where it is not wanted.
 absl::Status SetGradients(InferenceContext* c, ShapeHandle dx, ShapeHandle params) {
   const std::pair<const char*, ShapeHandle> outputs[] = {
@@ -141,7 +151,10 @@ absl::Status GroupNormShape(InferenceContext* c, int64_t groups) {
   DimensionHandle channels;
   DimensionHandle statistics;
   TF_RETURN_IF_ERROR(BatchAndChannels(c, x, groups, &batch, &channels, &statistics));
-  TF_RETURN_IF_ERROR(CheckParams(c, 1, /*may_have_offset=*/true, channels));
+  ShapeHandle params;
+  DimensionHandle elements;
+  TF_RETURN_IF_ERROR(ParamsOfChannels(c, batch, channels, &params, &elements));
+  TF_RETURN_IF_ERROR(CheckParams(c, 1, /*may_have_offset=*/true, elements));
   c->set_output(1, c->Matrix(batch, statistics));
   c->set_output(2, c->Matrix(batch, statistics));
   return absl::OkStatus();
@@ -179,8 +192,11 @@ absl::Status GroupNormGradShape(InferenceContext* c, int64_t groups) {
     TF_RETURN_IF_ERROR(
         c->Merge(c->Matrix(batch, statistics), c->input(c->num_inputs() - i), &unused));
   }
-  TF_RETURN_IF_ERROR(CheckParams(c, 2, /*may_have_offset=*/true, channels));
-  return SetGradients(c, x, c->Vector(channels));
+  ShapeHandle params;
+  DimensionHandle elements;
+  TF_RETURN_IF_ERROR(ParamsOfChannels(c, batch, channels, &params, &elements));
+  TF_RETURN_IF_ERROR(CheckParams(c, 2, /*may_have_offset=*/true, elements));
+  return SetGradients(c, x, params);
 }
 
 }  // namespace nv_norms

@@ -33,6 +33,7 @@ class View {
       normalized.assign(rank_, true);
       normalized[0] = normalized[channel] = false;
       params_ = {channel, channel + 1};
+      if (attributes.per_sample) params_.insert(params_.begin(), 0);
     }
     for (int i = 0; i < rank_; ++i) {
       (normalized[i] ? reduced_ : kept_).push_back(i);
@@ -78,7 +79,9 @@ class View {
     }
     const XlaOp sum = Sum(x, axes);
     if (rank_ == like.bounds.dims()) return sum;
-    return xla::Reshape(sum, {ParamShape(attributes, like.bounds).dim_size(0)});
+    std::vector<int64_t> dims;
+    for (const auto& dim : ParamShape(attributes, like.bounds)) dims.push_back(dim.size);
+    return xla::Reshape(sum, dims);
   }
 
   // For the broadcast of statistics and of parameters over x.

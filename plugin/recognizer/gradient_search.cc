@@ -102,6 +102,7 @@ class GradientSearch {
                         forward_.statistics.moment);
         if (!match_.problem ||
             MergesUnknownAxes(*match_.problem, x_dims_, shapes_.Get(forward_.x).dims, parameter_) ||
+            (match_.problem->per_sample && !KnowsSamples(shapes_, forward_.x, forward_.gamma)) ||
             (forward_.gamma.valid() &&
              IsLeftOpenAlong(view_, shapes_, forward_.x, x_dims_, parameter_))) {
           return BackwardMatch();
@@ -225,8 +226,10 @@ class GradientSearch {
       const std::string& op = view_.op(node);
       const TensorId tensor{node, 0};
       if (wants_dgamma || wants_dbeta) {
-        // A batch of one is not summed over: dgamma is then a product, say.
-        const bool sums_to = op == "Sum" || IsSum(op) || (x_dims_[0].empty() && MayBeDx(node));
+        // A batch of one is not summed over, nor are parameters of each sample: dgamma is then a
+        // product, say.
+        const bool unsummed = x_dims_[0].empty() || forward_.problem.per_sample;
+        const bool sums_to = op == "Sum" || IsSum(op) || (unsummed && MayBeDx(node));
         if (sums_to) TryParameter(tensor, wants_dgamma, wants_dbeta);
         if (interpreter_->restart()) return;
       }

@@ -55,4 +55,11 @@ bool IsLeftOpenAlong(const GraphView& view, const Shapes& shapes, TensorId x, co
   return false;
 }
 
+bool KnowsSamples(const Shapes& shapes, TensorId x, TensorId parameter) {
+  const TensorInfo& samples = shapes.Get(x);
+  const TensorInfo& info = shapes.Get(parameter);
+  return samples.rank_known && samples.dims[0] >= 0 && info.rank_known &&
+         std::all_of(info.dims.begin(), info.dims.end(), [](int64_t size) { return size >= 0; });
+}
+
 }  // namespace nv_norms

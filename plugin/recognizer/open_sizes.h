@@ -12,6 +12,10 @@ namespace nv_norms {
 bool IsLeftOpenAlong(const GraphView& view, const Shapes& shapes, TensorId x, const Dims& x_dims,
                      const Dim& parameter);
 
+// Whether both have so many samples as they say. A batch of unknown size may be 1 when the graph
+// runs, and be broadcast with the other's.
+bool KnowsSamples(const Shapes& shapes, TensorId x, TensorId parameter);
+
 }  // namespace nv_norms
 
 #endif  // NV_NORMS_PLUGIN_RECOGNIZER_OPEN_SIZES_H_

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "plugin/recognizer/open_sizes.h"
 #include "plugin/recognizer/ops.h"
 
 namespace nv_norms {
@@ -65,7 +66,13 @@ std::optional<Problem> Outputs::ProblemWith(TensorId parameter) {
   if (value == nullptr) return std::nullopt;
   const Dim atoms = value->Flat();
   if (atoms.empty()) return std::nullopt;
-  return FindProblem(*near_.axes, near_.x.dims, near_.x.reduced, &atoms, near_.statistics.moment);
+  auto problem =
+      FindProblem(*near_.axes, near_.x.dims, near_.x.reduced, &atoms, near_.statistics.moment);
+  if (problem && problem->per_sample &&
+      !KnowsSamples(near_.shapes, near_.statistics.x, parameter)) {
+    return std::nullopt;
+  }
+  return problem;
 }
 
 bool Outputs::MayBeParameter(TensorId tensor) { return ProblemWith(tensor).has_value(); }

@@ -49,6 +49,14 @@ std::optional<Problem> OverAxes(const Dims& x, const Dim& reduced, const Dim* pa
   return problem;
 }
 
+// Whether a parameter belongs to the channels of each sample. Where there is nothing else that it
+// could vary along, anything of x's shape would be such a parameter, dy, say.
+bool IsOfEachSample(const Dims& x, const Dim& parameter, int channel) {
+  Dim wanted = x[0];
+  wanted.insert(wanted.end(), x[channel].begin(), x[channel].end());
+  return !x[0].empty() && parameter == wanted && parameter.size() < Flat(x).size();
+}
+
 // Instance and group norm with channels at `channel`: dimension 0 is the batch, the others are
 // space; the trailing part of the channels may be reduced too.
 std::optional<Problem> OverSpace(const Axes& axes, const Dims& x, const Dim& reduced,
@@ -62,7 +70,10 @@ std::optional<Problem> OverSpace(const Axes& axes, const Dims& x, const Dim& red
       problem.axes.push_back(i - rank);
     }
   }
-  if (parameter != nullptr && *parameter != x[channel]) return std::nullopt;
+  if (parameter != nullptr && *parameter != x[channel]) {
+    if (!IsOfEachSample(x, *parameter, channel)) return std::nullopt;
+    problem.per_sample = true;
+  }
   Dim outer;
   bool inside = false;
   for (Atom atom : x[channel]) {

@@ -325,7 +325,7 @@ def stock(op: str, attributes: dict[str, Any]) -> tuple[Callable[..., list[Any]]
             value = attributes[name]
             plain = {"axis": list(value.list.i), "data_format": value.s.decode()}
             plain.update(groups=value.i, subtract_mean=value.b, negative_slope=value.f)
-            plain.update(silu=value.b)
+            plain.update(silu=value.b, per_sample=value.b)
             meaning[name] = plain[name]
     x, param, stat = (tf.TensorSpec(None, type_of(name)) for name in ("T", "P", "U"))
     scale = [param] * number("num_scale")

@@ -13,8 +13,8 @@ Tensor = Any
 ATTRIBUTES = {
     "FusedLayerNorm": ("axis", "subtract_mean"),
     "FusedRMSNorm": ("axis",),
-    "FusedInstanceNorm": ("data_format", "negative_slope", "silu"),
-    "FusedGroupNorm": ("data_format", "groups", "negative_slope", "silu"),
+    "FusedInstanceNorm": ("data_format", "negative_slope", "silu", "per_sample"),
+    "FusedGroupNorm": ("data_format", "groups", "negative_slope", "silu", "per_sample"),
 }
 
 
@@ -143,7 +143,8 @@ def _activated(t: Tensor, negative_slope: float, silu: bool) -> Tensor:
 def _layout(op: str, x: Tensor, attributes: dict[str, Any]) -> _Axes | _Channels:
     if op in ("FusedInstanceNorm", "FusedGroupNorm"):
         last = attributes.get("data_format", "N...C") == "N...C"
-        return _Channels(x, last, attributes.get("groups", -1))
+        per_sample = attributes.get("per_sample", False)
+        return _Channels(x, last, attributes.get("groups", -1), per_sample)
     return _Axes(x, list(attributes.get("axis", (-1,))))
 
 
@@ -171,16 +172,20 @@ class _Axes:
 
 
 class _Channels:
-    """Instance and group norm: statistics over all positions and the channels of one group."""
+    """Instance and group norm: statistics over all positions and the channels of one group.
 
-    def __init__(self, x: Tensor, last: bool, groups: int) -> None:
+    A parameter for each channel, of each sample if per_sample.
+    """
+
+    def __init__(self, x: Tensor, last: bool, groups: int, per_sample: bool) -> None:
         shape = tf.shape(x)
         batch, channels = shape[0], shape[-1 if last else 1]
         self._groups = channels if groups < 0 else groups
         split = [self._groups, 1 if groups < 0 else channels // groups]
         positions = tf.reduce_prod(shape[1:-1] if last else shape[2:])
-        self._channels = channels
-        self._param = [1, 1, *split] if last else [1, *split, 1]
+        samples = batch if per_sample else 1
+        self._param = [samples, 1, *split] if last else [samples, *split, 1]
+        self._param_shape = [batch, channels] if per_sample else [channels]
         self._stat = [batch, self._groups]
         self.axes = [1, 3] if last else [2, 3]
         middle = [positions, *split] if last else [*split, positions]
@@ -190,7 +195,7 @@ class _Channels:
         return tf.reshape(value, self._param)
 
     def param_shape(self) -> Tensor:
-        return [self._channels]
+        return self._param_shape
 
     def stat(self, value: Tensor) -> Tensor:
         return tf.reshape(value, self._stat)

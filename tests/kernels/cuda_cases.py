@@ -37,11 +37,15 @@ def views(case: tuple, x: torch.Tensor) -> tuple:
         shape, axis = case
         axes = tuple(sorted(a % len(shape) for a in axis))
         return {"axis": axis}, shape, axes, axes
-    shape, groups, last = case
+    shape, groups, last, *rest = case
     channel = len(shape) - 1 if last else 1
     split = (*shape[:channel], groups, shape[channel] // groups, *shape[channel + 1 :])
     reduced = tuple(a for a in range(1, len(split)) if a != channel)
-    return {"groups": groups, "channels_last": last}, split, reduced, (channel, channel + 1)
+    kwargs = {"groups": groups, "channels_last": last}
+    if rest == ["per sample"]:
+        return {**kwargs, "per_sample": True}, split, reduced, (0, channel, channel + 1)
+    assert not rest
+    return kwargs, split, reduced, (channel, channel + 1)
 
 
 SLOPES = [0.0, 0.01, 0.3, -0.5, 2.0, "silu"]
@@ -129,6 +133,8 @@ def reference(case: tuple, x, gamma, beta, dy, formula: str, slope: float | str 
     t = xhat * g + b
     t_size = (xhat.abs() + (mean * rstd).abs()) * g.abs() + b.abs()
     d_size = derive_size(t, d, slope, t_size)
+    if dy.dtype == F16:  # below, a number that is rounded to half is off by as much as there
+        d_size = d_size.clamp(min=2.0**-14)
     d = derive(t, d, slope)
     w, w_size = d * g, d_size * g.abs()
     dx = w * rstd - rstd**3 * centered * (w * source).mean(reduced, keepdim=True)
@@ -255,6 +261,18 @@ def run_case(
                 units,
                 of_size,
             )
+
+
+def kernels_of(call) -> str:
+    """The names of the kernels that a call launches."""
+    from torch.profiler import ProfilerActivity, profile
+
+    call()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        call()
+        torch.cuda.synchronize()
+    return " ".join(event.key for event in profiler.key_averages())
 
 
 # Of norms over a middle axis.

@@ -63,6 +63,16 @@ CASES = [
         (8, (37, 64)), (10, (11, 30)), (12, (13, 24)), (3, (19, 2400)), (4, (5, 9000)),
         (2, (3, 40000)),
     ]],
+    # parameters of each sample
+    *[({"groups": groups, "channels_last": last, "per_sample": True}, shape)
+      for groups, last, shape in [
+        (-1, True, (2, 5, 3)), (-1, True, (3, 9, 9, 33)), (-1, True, (1, 700, 5)),
+        (-1, True, (60, 2, 64)), (-1, True, (33, 4, 13)), (1, True, (2, 5, 4)),
+        (2, True, (3, 6, 7, 12)), (4, True, (70, 6, 32)), (8, True, (3, 2000, 48)),
+        (3, True, (2, 11, 1026)), (11, True, (4, 33, 2200)), (-1, True, (9, 3000, 1)),
+        (-1, False, (2, 5, 9)), (-1, False, (3, 4, 20, 21)), (2, False, (3, 6, 7, 11)),
+        (4, False, (2, 8, 130, 131)), (8, False, (37, 64)), (3, False, (19, 2400)),
+    ]],
 ]  # fmt: skip
 
 
@@ -81,7 +91,10 @@ def views(case: tuple) -> tuple[tuple[int, ...], list[int], list[int]]:
     channel = len(shape) - 1 if settings["channels_last"] else 1
     groups = settings["groups"] if settings["groups"] > 0 else shape[channel]
     split = (*shape[:channel], groups, shape[channel] // groups, *shape[channel + 1 :])
-    return split, [a for a in range(1, len(split)) if a != channel], [channel, channel + 1]
+    spanned = [channel, channel + 1]
+    if settings.get("per_sample"):
+        spanned.insert(0, 0)
+    return split, [a for a in range(1, len(split)) if a != channel], spanned
 
 
 def guarded(shape: tuple[int, ...], dtype: np.dtype, shift: int = 0) -> np.ndarray:
@@ -270,6 +283,9 @@ def test_unaligned_tensors(case: tuple, dtype: np.dtype, rng: np.random.Generato
         ({"groups": 4, "channels_last": True}, (70, 40, 41, 100)),
         ({"groups": -1, "channels_last": True}, (2, 300, 300, 48)),
         ({"groups": -1, "channels_last": False}, (100, 8, 103, 104)),
+        ({"groups": -1, "channels_last": True, "per_sample": True}, (3, 300, 300, 48)),
+        ({"groups": 32, "channels_last": True, "per_sample": True}, (17, 64, 64, 64)),
+        ({"groups": 32, "channels_last": True, "per_sample": True}, (6, 700, 1024)),
         # whole samples, and strips of channels through a buffer
         ({"groups": 32, "channels_last": True}, (17, 64, 64, 64)), ({"axis": [1]}, (6, 700, 1024)),
         ({"groups": 32, "channels_last": True}, (6, 700, 1024)),

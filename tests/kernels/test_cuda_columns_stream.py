@@ -21,6 +21,7 @@ from cuda_cases import (
     SMALL,
     attributes_of,
     check,
+    kernels_of,
     library,
     run_case,
     run_mixed,
@@ -44,18 +45,6 @@ CASES = [
     ((1, 7000, 256), 256, True), ((3, 50, 50, 50, 8), 8, True), ((2, 200003, 4), 4, True),
     ((1, 70001, 32), 1, True), ((12, 2049, 128), 64, True),
 ]  # fmt: skip
-
-
-def kernels_of(call) -> str:
-    """The names of the kernels that a call launches."""
-    from torch.profiler import ProfilerActivity, profile
-
-    call()
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        call()
-        torch.cuda.synchronize()
-    return " ".join(event.key for event in profiler.key_averages())
 
 
 def gradient(x, dy, groups=None, gamma=None, beta=None, slope=1.0):

@@ -57,7 +57,11 @@ def random_run(seed: int) -> tuple[tuple, dict]:
         if settings["mean"] == 0.5 and "far" not in settings and inputs >= 8 and rng.random() < 0.4:
             settings["formula"] = "scale_only"
         return (case.shape, case.settings["axis"]), settings
-    return (case.shape, case.settings["groups"], case.settings["channels_last"]), settings
+    per_sample = ["per sample"] if rng.random() < 0.3 else []
+    return (
+        (case.shape, case.settings["groups"], case.settings["channels_last"], *per_sample),
+        settings,
+    )
 
 
 @pytest.mark.parametrize("multiprocessors", ["all", "8", "20"])

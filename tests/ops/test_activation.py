@@ -31,9 +31,11 @@ class Norm(NamedTuple):
     shape: tuple[int, ...]
     data_format: str
     groups: int | None  # None: an instance norm
+    per_sample: bool = False  # parameters of each sample
 
     def __str__(self) -> str:
-        return f"{self.kind}-{self.data_format}-{self.groups}-{'x'.join(map(str, self.shape))}"
+        name = f"{self.kind}-{self.data_format}-{self.groups}-{'x'.join(map(str, self.shape))}"
+        return name + "-per_sample" * self.per_sample
 
     @property
     def kind(self) -> str:
@@ -42,15 +44,23 @@ class Norm(NamedTuple):
     @property
     def attributes(self) -> dict[str, Any]:
         groups = {} if self.groups is None else {"groups": self.groups}
-        return {"data_format": self.data_format, **groups}
+        per_sample = {"per_sample": True} if self.per_sample else {}
+        return {"data_format": self.data_format, **groups, **per_sample}
 
     @property
     def channels(self) -> int:
         return self.shape[-1 if self.data_format == "N...C" else 1]
 
+    @property
+    def params(self) -> tuple[int, ...]:
+        """The shape of the parameters' gradients."""
+        return (self.shape[0], self.channels) if self.per_sample else (self.channels,)
+
     def view(self, x: np.ndarray) -> tuple[np.ndarray, list[int], list[int]]:
         """x with its channels split, the reduced axes and those of the parameters."""
-        return formulas.grouped(x, self.groups or self.channels, self.data_format == "N...C")
+        last = self.data_format == "N...C"
+        view, reduced, params = formulas.grouped(x, self.groups or self.channels, last)
+        return view, reduced, [0, *params] if self.per_sample else params
 
     def call(self, ops: Any, x: Any, scale: list[Any], offset: list[Any], **rest: Any) -> Any:
         """y, as a tensor that has a gradient."""
@@ -72,13 +82,18 @@ NORMS = [
     Norm((2, 30, 64), "N...C", 8),
     Norm((2, 6, 9, 11), "NC...", 3),
     Norm((3, 16, 64), "NC...", 1),
+    Norm((3, 9, 9, 33), "N...C", None, True),
+    Norm((2, 64, 32, 32), "NC...", None, True),
+    Norm((5, 30, 64), "N...C", 8, True),
+    Norm((2, 6, 9, 11), "NC...", 3, True),
+    Norm((4, 10), "N...C", 5, True),
 ]
-FEW = [NORMS[1], NORMS[5], NORMS[8], NORMS[10]]
+FEW = [NORMS[1], NORMS[5], NORMS[8], NORMS[10], NORMS[12], NORMS[15]]
 
 
 def params_of(norm: Norm, dtype: np.dtype, scaled: bool, shifted: bool) -> list[Any]:
-    scale = random(2, (norm.channels,), dtype) if scaled else None
-    return [scale, random(3, (norm.channels,), dtype) if shifted else None]
+    scale = random(2, norm.params, dtype) if scaled else None
+    return [scale, random(3, norm.params, dtype) if shifted else None]
 
 
 def check_forward(
@@ -134,7 +149,7 @@ def check_gradient(
             continue
         if a.dtype == np.float64 and rstd.dtype == np.float32:
             a = a.astype(np.float32)  # no closer than mean and rstd
-        assert a.shape == (x.shape if name == "dx" else (norm.channels,))
+        assert a.shape == (x.shape if name == "dx" else norm.params)
         formulas.assert_close(a, e.reshape(a.shape), 4, name, size.reshape(a.shape))
     return actual
 
@@ -203,8 +218,8 @@ def test_a_large_mean(ops: Any, device: str, norm: Norm, mean: float) -> None:
 def test_infinite_and_nan(ops: Any, device: str, norm: Norm, dtype: str) -> None:
     """Of -inf a relu makes 0, which 0 * -inf is not; NaN stays, in its channel alone."""
     x = random(1, norm.shape, DTYPES[dtype])
-    offset = random(3, (norm.channels,), FLOAT32)
-    offset[:3] = [-np.inf, np.nan, np.inf]
+    offset = random(3, norm.params, FLOAT32)
+    offset[..., :3] = [-np.inf, np.nan, np.inf]
     last = norm.data_format == "N...C"
     for slope, below in [(0.0, 0.0), (SLOPE, -np.inf), (-0.5, np.inf)]:
         y, *_ = forward(
@@ -295,7 +310,7 @@ def test_a_slope_of_one_changes_no_bit(ops: Any, device: str, norm: Norm, dtype:
 def tape_inputs(norm: Norm) -> tuple[list[np.ndarray], np.ndarray]:
     """x, gamma, beta and weights of a loss; no element is close to where it has no gradient."""
     x, weight = random(51, norm.shape, FLOAT32), random(54, norm.shape, FLOAT32)
-    gamma, beta = (random(seed, (norm.channels,), FLOAT32) for seed in (52, 53))
+    gamma, beta = (random(seed, norm.params, FLOAT32) for seed in (52, 53))
     view, reduced, params = norm.view(x)
     t = formulas.norm(view, gamma, beta, reduced, params, EPSILON)[0]
     assert np.abs(t).min() > 1e-3, "choose another seed"
@@ -307,6 +322,8 @@ TAPES = [
     Norm((2, 5, 3, 4), "NC...", None),
     Norm((2, 4, 3, 6), "N...C", 3),
     Norm((2, 6, 3, 4), "NC...", 2),
+    Norm((2, 4, 3, 5), "N...C", None, True),
+    Norm((2, 6, 3, 5), "NC...", 2, True),
 ]
 
 
@@ -426,7 +443,7 @@ def test_silu_far_from_zero(ops: Any, device: str, dtype: str) -> None:
     """It is t for a large t, 0 for one far below, and NaN at minus infinity, as TensorFlow's."""
     norm = FEW[0]
     x = random(1, norm.shape, DTYPES[dtype])
-    offset = random(3, (norm.channels,), FLOAT32)
+    offset = random(3, norm.params, FLOAT32)
     offset[:4] = [1000, -1000, np.inf, -np.inf]
     y, *_ = forward(ops, norm.kind, x, None, offset, device, silu=True, **norm.attributes)
     y = y.astype(np.float64)

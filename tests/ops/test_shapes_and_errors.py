@@ -61,6 +61,21 @@ def test_instance_norm_shapes(ops: Any) -> None:
     assert shapes(build, None) == [None, [None, None], [None, None]]
 
 
+def test_shapes_of_parameters_of_each_sample(ops: Any) -> None:
+    def build(x: tf.Tensor) -> Any:
+        batch = x.shape[0] if x.shape.rank else None
+        statistics = tf.compat.v1.placeholder(tf.float32, [batch, 8])
+        outputs = ops.fused_instance_norm_grad(
+            dy=x, x=x, scale=[], offset=[], mean=statistics, rstd=statistics, per_sample=True,
+            dx_type=tf.float32, param_type=tf.float32, num_dx=1, num_dscale=1, num_doffset=1,
+        )  # fmt: skip
+        return [output[0] for output in outputs]
+
+    assert shapes(build, [2, 5, 8]) == [[2, 5, 8], [2, 8], [2, 8]]
+    assert shapes(build, [None, 5, 8]) == [[None, 5, 8], [None, 8], [None, 8]]
+    assert shapes(build, None) == [None, [None, None], [None, None]]
+
+
 def test_rms_norm_shapes(ops: Any) -> None:
     def build(x: tf.Tensor) -> Any:
         return ops.fused_rms_norm(x=x, scale=[], offset=[], out_type=tf.float32, axis=[-2])
@@ -75,6 +90,16 @@ WRONG = [
         "LayerNorm",
         {"offset": np.ones((2, 4, 2), np.float32)},
         r"offset has shape \[2,4,2\], expected 8",
+    ),
+    (
+        "InstanceNorm",
+        {"scale": np.ones(8, np.float32), "per_sample": True},
+        r"scale has shape \[8\], expected 16 elements",
+    ),
+    (
+        "GroupNorm",
+        {"offset": np.ones((2, 8), np.float32), "groups": 4},
+        r"offset has shape \[2,8\], expected 8 elements",
     ),
     ("LayerNorm", {"axis": [3]}, "axis 3 is out of range: x has rank 3"),
     ("LayerNorm", {"axis": [-4]}, "axis -4 is out of range: x has rank 3"),

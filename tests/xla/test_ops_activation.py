@@ -104,6 +104,8 @@ def test_tape(ops: Any, device: str, norm: Norm, slope: formulas.Slope, where: s
         w = tf.constant(weight)
         if masked:
             x, w = tf.boolean_mask(x, mask), tf.boolean_mask(w, mask)
+            if norm.per_sample:
+                gamma, beta = tf.boolean_mask(gamma, mask), tf.boolean_mask(beta, mask)
         y = norm.call(ops, x, [gamma], [beta], **formulas.attributes_of(slope))
         return tf.reduce_sum(y * w), y
 
@@ -124,14 +126,17 @@ def test_tape(ops: Any, device: str, norm: Norm, slope: formulas.Slope, where: s
     np.testing.assert_array_equal(dx[~rows], 0)
     view, reduced, params = norm.view(arrays[0])
     view, weights = view[rows], weight.reshape(view.shape)[rows]
-    t = formulas.norm(view, *arrays[1:], reduced, params, EPSILON)[0]
+    of_rows = rows if norm.per_sample else slice(None)
+    given = [value[of_rows] for value in arrays[1:]]
+    t = formulas.norm(view, *given, reduced, params, EPSILON)[0]
     formulas.assert_close(y.reshape(view.shape), formulas.activated(t, slope), 8, "y")
-    arguments = (view, arrays[1], reduced, params, EPSILON)
+    arguments = (view, given[0], reduced, params, EPSILON)
     expected = formulas.norm_gradient(formulas.passed(weights, t, slope), *arguments)
-    t_sizes = formulas.t_sizes(view, *arrays[1:], reduced, params, EPSILON)
+    t_sizes = formulas.t_sizes(view, *given, reduced, params, EPSILON)
     passed_size = formulas.passed_size(weights, t, slope, t_sizes)
     sizes = formulas.gradient_sizes(passed_size, *arguments)
-    for a, e, size in zip((dx[rows], dscale, doffset), expected, sizes, strict=True):
+    gradients = (dx[rows], dscale[of_rows], doffset[of_rows])
+    for a, e, size in zip(gradients, expected, sizes, strict=True):
         formulas.assert_close(a.reshape(e.shape), e, 4, size=size)
 
 
@@ -204,7 +209,9 @@ class Saved(tf.Module):
         return {"y": y, "dx": dx, "dgamma": dgamma, "dbeta": dbeta}
 
 
-@pytest.mark.parametrize("norm,slope", [(TAPES[0], 0.0), (TAPES[3], SLOPE)], ids=str)
+@pytest.mark.parametrize(
+    "norm,slope", [(TAPES[0], 0.0), (TAPES[3], SLOPE), (TAPES[5], 0.0)], ids=str
+)
 def test_a_saved_model_loads_without_the_package(
     ops: Any, tmp_path: Path, norm: Norm, slope: float
 ) -> None:
