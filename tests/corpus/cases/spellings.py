@@ -69,6 +69,30 @@ def _heads(builder):
     return function
 
 
+def _adaptive(how, axes=(1, 2), groups=None):
+    """Each sample has a scale and a shift of its own, which come out of a style."""
+
+    def make(builder):
+        gain = builder.parameter("gain", (16,))
+
+        def function(x, style):
+            scale, shift = tf.split((style * tf.cast(gain, x.dtype))[:, None, None, :], 2, axis=-1)
+            if groups:
+                split = [-1, 3, 5, groups, 8 // groups]
+                x, shape = tf.reshape(x, split), tf.shape(x)
+                scale, shift = (tf.reshape(v, [-1, 1, 1, *split[3:]]) for v in (scale, shift))
+            mean, variance = tf.nn.moments(x, list(axes), keepdims=True)
+            if how == "batch_normalization":
+                y = tf.nn.batch_normalization(x, mean, variance, shift, scale, 1e-3)
+            else:
+                y = (x - mean) * tf.math.rsqrt(variance + 1e-3) * scale + shift
+            return tf.reshape(y, shape) if groups else y
+
+        return function
+
+    return make
+
+
 def _transposed(builder):
     """Channels are moved to the end and back."""
     gamma, beta = builder.parameter("gamma", (6,)), builder.parameter("beta", (6,))
@@ -270,6 +294,25 @@ LINES = [
         (Input((3, 5, 2, 4)),),
         more=_HALF,
         expect_by={"channels": {}},  # x may have one head, as far as the graph tells
+    ),
+    *[
+        Line(
+            f"adaptive.{how}",
+            _adaptive(how),
+            {"instance_norm": 1},
+            (Input((2, 3, 5, 8)), Input((2, 16))),
+            more=(("mixed_float16", STATIC, "train"), ("float32", STATIC, "train")),
+            # One image may have several styles: these stay beside the op.
+            expect_by={"batch": {"layer_norm": 1}, "channels": {"layer_norm": 1}},
+        )
+        for how in ("product", "batch_normalization")
+    ],
+    Line(
+        "adaptive.group",
+        _adaptive("product", (1, 2, 4), 2),
+        {"group_norm": 1},
+        (Input((2, 3, 5, 8)), Input((2, 16))),
+        more=(("float32", STATIC, "train"),),
     ),
     Line(
         "hand.transposed",
