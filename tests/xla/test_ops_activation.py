@@ -9,13 +9,10 @@ import formulas
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import DTYPES, forward, gradient, random
-from test_activation import (
+from channel_norms import (
     EPSILON,
     FEW,
     NORMS,
-    SLOPE,
-    SLOPES,
     TAPES,
     Norm,
     check_forward,
@@ -23,6 +20,8 @@ from test_activation import (
     params_of,
     tape_inputs,
 )
+from support import DTYPES, forward, gradient, random
+from test_activation import SLOPE, SLOPES
 from test_trace_saving import elsewhere, ops_in_saved_model
 
 from nv_norms_rewriter import _saving
