@@ -178,16 +178,32 @@ def check_layer_parameter(
     _check_shape(parameter[0], name, expected, f"axis {axes} of x of shape {x.shape}")
 
 
-def check_channel_parameter(
-    parameter: list[tf.Tensor], name: str, x: tf.Tensor, data_format: str
-) -> None:
-    """One element for each channel."""
-    if not parameter or x.shape.rank is None:
-        return
+def check_channel_parameters(
+    scale: list[tf.Tensor], offset: list[tf.Tensor], x: tf.Tensor, data_format: str
+) -> bool:
+    """One element for each channel, or, then True comes back, for each channel of each example."""
+    if x.shape.rank is None:
+        return False
     channels = x.shape[channel_axis(data_format)]
-    _check_shape(
-        parameter[0], name, [channels], f"the channels of x of shape {x.shape} in {data_format!r}"
-    )
+    given = {name: p[0] for name, p in (("scale", scale), ("offset", offset)) if p}
+    own = [_is_of_each_example(parameter, channels) for parameter in given.values()]
+    if any(own) and not all(own):
+        raise ValueError(
+            "scale and offset: expected both of shape [C] or both [N, C], "
+            f"got {scale[0].shape} and {offset[0].shape}"
+        )
+    per_sample = any(own)
+    expected = [x.shape[0], channels] if per_sample else [channels]
+    for name, parameter in given.items():
+        what = f"the channels of x of shape {x.shape} in {data_format!r}"
+        _check_shape(parameter, name, expected, what)
+    return per_sample
+
+
+def _is_of_each_example(parameter: tf.Tensor, channels: int | None) -> bool:
+    """Whether its shape is [N, C], not [1, C], which is the same for all, nor [C, 1]."""
+    shape = parameter.shape
+    return shape.rank == 2 and shape[0] != 1 and channels is not None and shape[1] == channels
 
 
 def _check_shape(parameter: tf.Tensor, name: str, expected: list[int | None], what: str) -> None:

@@ -100,7 +100,8 @@ def fused_instance_norm(
     Args:
       x: a float16, bfloat16, float32 or float64 tensor of three axes or more: the first is the
         batch, one the channels.
-      scale, offset: tensors of C elements, or None.
+      scale, offset: tensors of C elements; or [N, C], for each example its own (adaptive norms); or
+        None. Not one of each kind.
       data_format: where the channels are: last in "N...C", "NHWC", "NDHWC"; second in "NC...",
         "NCHW", "NCDHW". x may have any number of spatial axes in all of them.
       epsilon: added to the (biased) variance.
@@ -114,8 +115,8 @@ def fused_instance_norm(
         what came.
     """
     x = check.with_checked_rank(check.as_input(x), 3, check_format(data_format))
-    scale, offset = _of_channels(scale, offset, x, data_format)
-    return Normalized(*group_norm_op(x, scale, offset, -1, data_format, epsilon))
+    scale, offset, own = _of_channels(scale, offset, x, data_format)
+    return Normalized(*group_norm_op(x, scale, offset, -1, data_format, epsilon, per_sample=own))
 
 
 @_symbolic.takes_keras_tensors
@@ -132,7 +133,8 @@ def fused_group_norm(
     Args:
       x: a float16, bfloat16, float32 or float64 tensor of two axes or more: the first is the batch,
         one the channels.
-      scale, offset: tensors of C elements, or None.
+      scale, offset: tensors of C elements; or [N, C], for each example its own (adaptive norms); or
+        None. Not one of each kind.
       groups: how many groups of C / groups channels there are; -1: C of them (instance norm).
       data_format: as for fused_instance_norm.
       epsilon: added to the (biased) variance.
@@ -148,8 +150,9 @@ def fused_group_norm(
     x = check.as_input(x)
     check.check_rank(x, 2, check_format(data_format))
     groups = check.check_groups(groups, x, data_format)
-    scale, offset = _of_channels(scale, offset, x, data_format)
-    return Normalized(*group_norm_op(x, scale, offset, groups, data_format, epsilon))
+    scale, offset, own = _of_channels(scale, offset, x, data_format)
+    outputs = group_norm_op(x, scale, offset, groups, data_format, epsilon, per_sample=own)
+    return Normalized(*outputs)
 
 
 def check_format(data_format: Any) -> str:
@@ -192,10 +195,11 @@ def group_norm_op(
     data_format: str,
     epsilon: float,
     out_type: tf.DType | None = None,
+    per_sample: bool = False,
 ) -> Any:
     """FusedGroupNorm, or FusedInstanceNorm for groups = -1; arguments checked already."""
     common = _common(x, scale, offset, epsilon, out_type)
-    common["data_format"] = check.as_data_format(data_format)
+    common |= {"data_format": check.as_data_format(data_format), "per_sample": per_sample}
     if groups == -1:
         return ops.fused_instance_norm(**common)
     return ops.fused_group_norm(**common, groups=groups)
@@ -240,11 +244,10 @@ def _along_axes(
 
 def _of_channels(
     scale: Any, offset: Any, x: tf.Tensor, data_format: str
-) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+) -> tuple[list[tf.Tensor], list[tf.Tensor], bool]:
+    """Scale and offset, checked, and whether each example has its own."""
     scales, offsets = _parameters(scale, offset, x)
-    check.check_channel_parameter(scales, "scale", x, data_format)
-    check.check_channel_parameter(offsets, "offset", x, data_format)
-    return scales, offsets
+    return scales, offsets, check.check_channel_parameters(scales, offsets, x, data_format)
 
 
 def default_axis(x: tf.Tensor, scale: list[tf.Tensor]) -> list[int]:

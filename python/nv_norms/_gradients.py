@@ -73,12 +73,14 @@ def fused_instance_norm_grad_op(
 
     Args:
       y_backprop: the gradient of y, in x's shape.
-      x, scale, data_format: as given to fused_instance_norm; scale may be None.
+      x, scale, data_format: as given to fused_instance_norm; scale may be None, which is taken for
+        one that all examples share.
       reserve_space_1, reserve_space_2: mean and inv_std as fused_instance_norm returned them.
       epsilon: not used, inv_std has it.
 
     Returns:
-      dx in x's shape and type, dscale and doffset of C elements and of scale's type.
+      dx in x's shape and type, dscale and doffset of C elements, or [N, C] where scale is, and of
+      scale's type.
 
     Raises:
       ValueError, TypeError: an argument is not as above.
@@ -86,7 +88,7 @@ def fused_instance_norm_grad_op(
     del epsilon
     x = check.with_checked_rank(check.as_input(x), 3, check_format(data_format))
     scales = check.as_parameter(scale, "scale", x)
-    check.check_channel_parameter(scales, "scale", x, data_format)
+    per_sample = check.check_channel_parameters(scales, [], x, data_format)
     statistics = _statistics(x, reserve_space_1, reserve_space_2)
     if x.shape.rank is not None:
         channels = check.channel_axis(data_format) % x.shape.rank
@@ -99,6 +101,7 @@ def fused_instance_norm_grad_op(
         statistics,
         offset=[],
         data_format=check.as_data_format(data_format),
+        per_sample=per_sample,
     )
 
 
