@@ -17,8 +17,7 @@ struct Attributes {
   std::vector<int64_t> axis;  // layer and RMS norm
   bool channels_last = true;  // instance and group norm
   int64_t groups = -1;        // group norm; -1: as many as channels
-  bool per_sample =
-      false;  // they: a scale and an offset for each sample and offset for each sample
+  bool per_sample = false;    // instance and group norm: each sample has its own parameters
   Formula formula = Formula::kCenter;
   double epsilon = 0;     // forward ops only
   Activation activation;  // instance and group norm
