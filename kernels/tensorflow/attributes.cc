@@ -138,11 +138,11 @@ TensorShape Axes(const Attributes& attributes, const TensorShape& x, bool normal
   return shape;
 }
 
+}  // namespace
+
 int64_t Channels(const Attributes& attributes, const TensorShape& x) {
   return x.dim_size(attributes.channels_last ? x.dims() - 1 : 1);
 }
-
-}  // namespace
 
 TensorShape StatShape(const Attributes& attributes, const TensorShape& x) {
   if (attributes.kind == Kind::kLayerNorm || attributes.kind == Kind::kRMSNorm) {

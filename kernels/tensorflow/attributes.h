@@ -43,6 +43,7 @@ absl::Status CheckStatType(tensorflow::OpKernelConstruction* ctx);
 
 absl::Status MakeGeometry(const Attributes& attributes, const tensorflow::TensorShape& x,
                           Geometry* out);
+int64_t Channels(const Attributes& attributes, const tensorflow::TensorShape& x);
 // Of mean and rstd.
 tensorflow::TensorShape StatShape(const Attributes& attributes, const tensorflow::TensorShape& x);
 // Of dscale and doffset.

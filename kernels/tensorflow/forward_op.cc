@@ -1,5 +1,7 @@
 #include "kernels/tensorflow/forward_op.h"
 
+#include "kernels/tensorflow/samples.h"
+
 namespace nv_norms {
 
 using tensorflow::OpKernelConstruction;
@@ -20,29 +22,22 @@ void ForwardOp::Compute(OpKernelContext* ctx) {
   problem.x = ToDType(x.dtype());
   problem.y = ToDType(ctx->expected_output_dtype(0));
   problem.param = problem.x;
-  OP_REQUIRES_OK(ctx, MakeGeometry(attributes_, x.shape(), &problem.geometry));
+  Inputs inputs(
+      ctx, attributes_, 0, /*dy=*/nullptr,
+      [&](void* to, const void* from, int64_t bytes) { return Copy(ctx, to, from, bytes); });
+  const TensorShape& shape = inputs.y_shape();
+  OP_REQUIRES_OK(ctx, MakeGeometry(attributes_, shape, &problem.geometry));
 
   ForwardBuffers buffers;
-  buffers.x = x.data();
-  int input = 1;
-  if (attributes_.has_scale) {
-    const Tensor& scale = ctx->input(input++);
-    OP_REQUIRES_OK(ctx, CheckParam("scale", scale.shape(), problem.geometry, x.shape()));
-    problem.param = ToDType(scale.dtype());
-    buffers.gamma = scale.data();
-  }
-  if (attributes_.has_offset) {
-    const Tensor& offset = ctx->input(input++);
-    OP_REQUIRES_OK(ctx, CheckParam("offset", offset.shape(), problem.geometry, x.shape()));
-    problem.param = ToDType(offset.dtype());
-    buffers.beta = offset.data();
-  }
+  OP_REQUIRES_OK(ctx, inputs.X(&buffers.x));
+  OP_REQUIRES_OK(ctx, inputs.Scale(problem.geometry, &problem.param, &buffers.gamma));
+  OP_REQUIRES_OK(ctx, inputs.Offset(problem.geometry, &problem.param, &buffers.beta));
 
   Tensor* y = nullptr;
-  OP_REQUIRES_OK(ctx, ctx->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
+  OP_REQUIRES_OK(ctx, ctx->forward_input_or_allocate_output({0}, 0, shape, &y));
   buffers.y = y->data();
   // Nobody reads the statistics in inference.
-  const TensorShape stat_shape = StatShape(attributes_, x.shape());
+  const TensorShape stat_shape = StatShape(attributes_, shape);
   const auto allocate = [&](int output, void** statistics) -> absl::Status {
     if (!ctx->output_required(output)) return absl::OkStatus();
     Tensor* tensor = nullptr;

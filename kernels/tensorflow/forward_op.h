@@ -15,6 +15,8 @@ class ForwardOp : public tensorflow::OpKernel {
  protected:
   virtual absl::Status Run(tensorflow::OpKernelContext* ctx, const ForwardProblem& problem,
                            const ForwardBuffers& buffers) = 0;
+  virtual absl::Status Copy(tensorflow::OpKernelContext* ctx, void* to, const void* from,
+                            int64_t bytes) = 0;
 
  private:
   Attributes attributes_;

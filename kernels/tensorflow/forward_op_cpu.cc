@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "kernels/cpu/norms.h"
 #include "kernels/tensorflow/cpu_threads.h"
 #include "kernels/tensorflow/forward_op.h"
@@ -15,6 +17,11 @@ class ForwardOpCpu : public ForwardOp {
   absl::Status Run(tensorflow::OpKernelContext* ctx, const ForwardProblem& problem,
                    const ForwardBuffers& buffers) override {
     return ToTensorFlow(cpu::Forward(problem, buffers, ThreadsOf(ctx)));
+  }
+  absl::Status Copy(tensorflow::OpKernelContext* /*ctx*/, void* to, const void* from,
+                    int64_t bytes) override {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+    return absl::OkStatus();
   }
 };
 

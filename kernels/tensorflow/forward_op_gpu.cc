@@ -20,6 +20,10 @@ class ForwardOpGpu : public ForwardOp {
     TF_RETURN_IF_ERROR(ToTensorFlow(cuda::PlanForward(problem, device, &plan)));
     return LaunchOnGpu(ctx, plan, buffers);
   }
+  absl::Status Copy(tensorflow::OpKernelContext* ctx, void* to, const void* from,
+                    int64_t bytes) override {
+    return CopyOnGpu(ctx, to, from, bytes);
+  }
 };
 
 REGISTER_KERNEL_BUILDER(Name("FusedLayerNorm").Device(tensorflow::DEVICE_GPU),

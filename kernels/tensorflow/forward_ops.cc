@@ -92,7 +92,7 @@ U: double where T is double, else float.
 epsilon: added to the variance, as double(epsilon) + double(epsilon_low).
 negative_slope: a finite number; y is multiplied by it where it is not positive. 1: it stays. 0: as relu, y is 0 there.
 silu: y is multiplied by its sigmoid; not beside a negative_slope.
-per_sample: each sample has a scale and an offset of its own.
+per_sample: each sample has a scale and an offset of its own. What has one sample, x too, is broadcast to as many as the others have, N.
 )doc");
 
 REGISTER_OP("FusedGroupNorm")
@@ -131,7 +131,7 @@ groups: divides the number of channels.
 epsilon: added to the variance, as double(epsilon) + double(epsilon_low).
 negative_slope: a finite number; y is multiplied by it where it is not positive. 1: it stays. 0: as relu, y is 0 there.
 silu: y is multiplied by its sigmoid; not beside a negative_slope.
-per_sample: each sample has a scale and an offset of its own.
+per_sample: each sample has a scale and an offset of its own. What has one sample, x too, is broadcast to as many as the others have, N.
 )doc");
 
 }  // namespace

@@ -23,6 +23,15 @@ absl::Status LaunchOnGpu(tensorflow::OpKernelContext* ctx, const Plan& plan,
   return ToTensorFlow(cuda::Launch(plan, buffers, memory, stream));
 }
 
+// On the op's stream.
+inline absl::Status CopyOnGpu(tensorflow::OpKernelContext* ctx, void* to, const void* from,
+                              int64_t bytes) {
+  const uint64_t size = static_cast<uint64_t>(bytes);
+  stream_executor::DeviceAddressBase target(to, size);
+  const stream_executor::DeviceAddressBase source(const_cast<void*>(from), size);
+  return ctx->op_device_context()->stream()->Memcpy(&target, source, size);
+}
+
 }  // namespace nv_norms
 
 #endif  // NV_NORMS_KERNELS_TENSORFLOW_GPU_LAUNCH_H_

@@ -1,6 +1,7 @@
 #include "kernels/tensorflow/gradient_op.h"
 
 #include "absl/strings/str_cat.h"
+#include "kernels/tensorflow/samples.h"
 
 namespace nv_norms {
 
@@ -27,32 +28,26 @@ GradientOp::GradientOp(OpKernelConstruction* ctx, Kind kind) : OpKernel(ctx) {
 void GradientOp::Compute(OpKernelContext* ctx) {
   const Tensor& dy = ctx->input(0);
   const Tensor& x = ctx->input(1);
-  OP_REQUIRES_OK(ctx, CheckShape("dy", dy, x.shape()));
+  Inputs inputs(ctx, attributes_, 1, &dy, [&](void* to, const void* from, int64_t bytes) {
+    return Copy(ctx, to, from, bytes);
+  });
+  const TensorShape& shape = inputs.y_shape();
+  OP_REQUIRES_OK(ctx, CheckShape("dy", dy, shape));
   BackwardProblem problem;
   problem.formula = attributes_.formula;
   problem.activation = attributes_.activation;
   problem.dy = ToDType(dy.dtype());
   problem.x = ToDType(x.dtype());
   problem.dx = problem.param = problem.x;
-  OP_REQUIRES_OK(ctx, MakeGeometry(attributes_, x.shape(), &problem.geometry));
+  OP_REQUIRES_OK(ctx, MakeGeometry(attributes_, shape, &problem.geometry));
 
   BackwardBuffers buffers;
   buffers.dy = dy.data();
-  buffers.x = x.data();
-  int input = 2;
-  if (attributes_.has_scale) {
-    const Tensor& scale = ctx->input(input++);
-    OP_REQUIRES_OK(ctx, CheckParam("scale", scale.shape(), problem.geometry, x.shape()));
-    problem.param = ToDType(scale.dtype());
-    buffers.gamma = scale.data();
-  }
-  if (attributes_.has_offset) {
-    const Tensor& offset = ctx->input(input++);
-    OP_REQUIRES_OK(ctx, CheckParam("offset", offset.shape(), problem.geometry, x.shape()));
-    problem.param = ToDType(offset.dtype());
-    buffers.beta = offset.data();
-  }
-  const TensorShape stat_shape = StatShape(attributes_, x.shape());
+  OP_REQUIRES_OK(ctx, inputs.X(&buffers.x));
+  OP_REQUIRES_OK(ctx, inputs.Scale(problem.geometry, &problem.param, &buffers.gamma));
+  OP_REQUIRES_OK(ctx, inputs.Offset(problem.geometry, &problem.param, &buffers.beta));
+  const TensorShape stat_shape = StatShape(attributes_, shape);
+  int input = 2 + attributes_.has_scale + attributes_.has_offset;
   if (problem.formula != Formula::kRms) {
     const Tensor& mean = ctx->input(input++);
     OP_REQUIRES_OK(ctx, CheckShape("mean", mean, stat_shape));
@@ -63,7 +58,7 @@ void GradientOp::Compute(OpKernelContext* ctx) {
   buffers.rstd = rstd.data();
 
   // No output takes an input's buffer: dy is read again after dx is written.
-  const TensorShape param_shape = ParamShape(attributes_, x.shape());
+  const TensorShape param_shape = ParamShape(attributes_, shape);
   int output = 0;
   bool nothing = true;
   const auto allocate = [&](bool wanted, const TensorShape& shape, void** data) -> absl::Status {
@@ -82,7 +77,24 @@ void GradientOp::Compute(OpKernelContext* ctx) {
   OP_REQUIRES_OK(ctx, allocate(wanted_.dscale, param_shape, &buffers.dgamma));
   OP_REQUIRES_OK(ctx, allocate(wanted_.doffset, param_shape, &buffers.dbeta));
   if (nothing) return;
+  // Of the one sample that stands for many, dx is the sum of theirs.
+  Tensor parts;
+  void* const dx = buffers.dx;
+  const bool summed = wanted_.dx && x.shape() != shape;
+  if (summed) {
+    const bool wide = problem.x == DType::kDouble || problem.dx == DType::kDouble;
+    const tensorflow::DataType type = wide ? tensorflow::DT_DOUBLE : tensorflow::DT_FLOAT;
+    OP_REQUIRES_OK(ctx, ctx->allocate_temp(type, shape, &parts));
+    problem.dx = ToDType(type);
+    buffers.dx = parts.data();
+  }
   OP_REQUIRES_OK(ctx, Run(ctx, problem, buffers));
+  if (!summed) return;
+  BackwardProblem sum;
+  BackwardBuffers of_sum;
+  OP_REQUIRES_OK(ctx, SumOfSamples(parts, x.NumElements(), problem.stat(), buffers, wanted_.dx_type,
+                                   dx, &sum, &of_sum));
+  OP_REQUIRES_OK(ctx, Run(ctx, sum, of_sum));
 }
 
 }  // namespace nv_norms

@@ -15,6 +15,8 @@ class GradientOp : public tensorflow::OpKernel {
  protected:
   virtual absl::Status Run(tensorflow::OpKernelContext* ctx, const BackwardProblem& problem,
                            const BackwardBuffers& buffers) = 0;
+  virtual absl::Status Copy(tensorflow::OpKernelContext* ctx, void* to, const void* from,
+                            int64_t bytes) = 0;
 
  private:
   Attributes attributes_;

@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "kernels/cpu/norms.h"
 #include "kernels/tensorflow/cpu_threads.h"
 #include "kernels/tensorflow/gradient_op.h"
@@ -15,6 +17,11 @@ class GradientOpCpu : public GradientOp {
   absl::Status Run(tensorflow::OpKernelContext* ctx, const BackwardProblem& problem,
                    const BackwardBuffers& buffers) override {
     return ToTensorFlow(cpu::Backward(problem, buffers, ThreadsOf(ctx)));
+  }
+  absl::Status Copy(tensorflow::OpKernelContext* /*ctx*/, void* to, const void* from,
+                    int64_t bytes) override {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+    return absl::OkStatus();
   }
 };
 

@@ -22,6 +22,10 @@ class GradientOpGpu : public GradientOp {
                            buffers.dgamma != nullptr || buffers.dbeta != nullptr, &plan)));
     return LaunchOnGpu(ctx, plan, buffers);
   }
+  absl::Status Copy(tensorflow::OpKernelContext* ctx, void* to, const void* from,
+                    int64_t bytes) override {
+    return CopyOnGpu(ctx, to, from, bytes);
+  }
 };
 
 REGISTER_KERNEL_BUILDER(Name("FusedLayerNormGrad").Device(tensorflow::DEVICE_GPU),

@@ -79,7 +79,8 @@ offset: at most one; as the forward op had it where there is an activation, else
 mean, rstd: as FusedInstanceNorm gave them for x.
 num_dx, num_dscale, num_doffset: 1 where that gradient is wanted, else 0.
 negative_slope, silu, per_sample: as the forward op had them.
-dx: as x. dscale, doffset: [C], or [N, C] if per_sample.
+dx: as x. dscale, doffset: [C], or [N, C] if per_sample, of as many samples as dy has. There x may have one, of which
+dx is the gradient, and scale and offset, of which dscale and doffset are yet to be summed.
 )doc");
 
 NV_NORMS_GRADIENT_OP("FusedGroupNormGrad")
@@ -107,7 +108,8 @@ offset: at most one; as the forward op had it where there is an activation, else
 mean, rstd: as FusedGroupNorm gave them for x.
 num_dx, num_dscale, num_doffset: 1 where that gradient is wanted, else 0.
 negative_slope, silu, per_sample: as the forward op had them.
-dx: as x. dscale, doffset: [C], or [N, C] if per_sample.
+dx: as x. dscale, doffset: [C], or [N, C] if per_sample, of as many samples as dy has. There x may have one, of which
+dx is the gradient, and scale and offset, of which dscale and doffset are yet to be summed.
 )doc");
 
 }  // namespace

@@ -14,22 +14,30 @@ using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
+// How many elements gamma and beta have.
+struct Elements {
+  DimensionHandle all;
+  DimensionHandle shared;  // or so many
+};
+
 // gamma and beta may have any shape: only their number of elements matters.
 absl::Status CheckElements(InferenceContext* c, int input, const char* name,
-                           DimensionHandle expected) {
+                           const Elements& expected) {
   const DimensionHandle elements = c->NumElements(c->input(input));
-  if (!c->ValueKnown(elements) || !c->ValueKnown(expected) ||
-      c->Value(elements) == c->Value(expected)) {
+  const auto fits = [&](DimensionHandle wanted) {
+    return !c->ValueKnown(wanted) || c->Value(elements) == c->Value(wanted);
+  };
+  if (!c->ValueKnown(elements) || fits(expected.all) || fits(expected.shared)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(name, " has shape ", c->DebugString(c->input(input)), ", expected ",
-                   c->Value(expected), " elements for x of shape ", c->DebugString(c->input(0))));
+  return absl::InvalidArgumentError(absl::StrCat(
+      name, " has shape ", c->DebugString(c->input(input)), ", expected ", c->Value(expected.all),
+      " elements for x of shape ", c->DebugString(c->input(0))));
 }
 
 // The inputs scale and, if there may be one, offset; scale is number `input`.
 absl::Status CheckParams(InferenceContext* c, int input, bool may_have_offset,
-                         DimensionHandle expected) {
+                         const Elements& expected) {
   int64_t num_scale;
   int64_t num_offset = 0;
   TF_RETURN_IF_ERROR(c->GetAttr("num_scale", &num_scale));
@@ -95,14 +103,35 @@ absl::Status BatchAndChannels(InferenceContext* c, ShapeHandle x, int64_t groups
   return absl::OkStatus();
 }
 
-// The shape of gamma and beta, and how many elements they have.
+// y's batch, x's being `of_x`: where that is 1, or may be, a parameter of more samples tells.
+absl::Status BatchOfY(InferenceContext* c, DimensionHandle of_x, DimensionHandle channels,
+                      DimensionHandle* batch) {
+  bool per_sample;
+  TF_RETURN_IF_ERROR(c->GetAttr("per_sample", &per_sample));
+  *batch = of_x;
+  if (!per_sample || (c->ValueKnown(of_x) && c->Value(of_x) != 1)) return absl::OkStatus();
+  for (int i = 1; i < c->num_inputs(); ++i) {
+    const DimensionHandle elements = c->NumElements(c->input(i));
+    const bool known = c->ValueKnown(elements) && c->ValueKnown(channels) && c->Value(channels) > 0;
+    if (known && c->Value(elements) == c->Value(channels)) continue;
+    if (!known) {
+      *batch = c->UnknownDim();
+    } else if (c->Value(elements) % c->Value(channels) == 0) {
+      *batch = c->MakeDim(c->Value(elements) / c->Value(channels));
+      break;
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The shape of the gradients of gamma and beta, and how many elements those have.
 absl::Status ParamsOfChannels(InferenceContext* c, DimensionHandle batch, DimensionHandle channels,
-                              ShapeHandle* shape, DimensionHandle* elements) {
+                              ShapeHandle* shape, Elements* elements) {
   bool per_sample;
   TF_RETURN_IF_ERROR(c->GetAttr("per_sample", &per_sample));
   *shape = per_sample ? c->Matrix(batch, channels) : c->Vector(channels);
-  *elements = channels;
-  return per_sample ? c->Multiply(batch, channels, elements) : absl::OkStatus();
+  elements->all = elements->shared = channels;
+  return per_sample ? c->Multiply(batch, channels, &elements->all) : absl::OkStatus();
 }
 
 // Sets the outputs of a gradient op, each a list that is empty where it is not wanted.
@@ -126,6 +155,25 @@ absl::Status MergeGradient(InferenceContext* c, ShapeHandle* x) {
   return c->Merge(c->input(0), c->input(1), x);
 }
 
+// But that dy may have more samples than an x of one; `batch` is dy's.
+absl::Status MergeSamples(InferenceContext* c, ShapeHandle* x, DimensionHandle* batch) {
+  bool per_sample;
+  TF_RETURN_IF_ERROR(c->GetAttr("per_sample", &per_sample));
+  ShapeHandle dy = c->input(0);
+  *x = c->input(1);
+  *batch = c->UnknownDim();
+  const auto may_be_one = [&](DimensionHandle dim) {
+    return !c->ValueKnown(dim) || c->Value(dim) == 1;
+  };
+  if (c->RankKnown(dy) && c->Rank(dy) > 0) *batch = c->Dim(dy, 0);
+  const bool may_be_larger = per_sample && c->RankKnown(*x) && c->RankKnown(dy) &&
+                             c->Rank(*x) > 0 && c->Rank(dy) > 0 && may_be_one(c->Dim(*x, 0));
+  if (may_be_larger) TF_RETURN_IF_ERROR(c->ReplaceDim(dy, 0, c->Dim(*x, 0), &dy));
+  TF_RETURN_IF_ERROR(c->Merge(dy, *x, x));
+  if (!may_be_larger && c->RankKnown(*x) && c->Rank(*x) > 0) *batch = c->Dim(*x, 0);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status LayerNormShape(InferenceContext* c, bool with_mean) {
@@ -137,7 +185,7 @@ absl::Status LayerNormShape(InferenceContext* c, bool with_mean) {
   TF_RETURN_IF_ERROR(SplitAxes(c, x, &normalized, &kept, &known));
   DimensionHandle params = c->UnknownDim();
   if (known) TF_RETURN_IF_ERROR(Product(c, normalized, &params));
-  TF_RETURN_IF_ERROR(CheckParams(c, 1, /*may_have_offset=*/true, params));
+  TF_RETURN_IF_ERROR(CheckParams(c, 1, /*may_have_offset=*/true, {params, params}));
   const ShapeHandle statistics = known ? c->MakeShape(kept) : c->UnknownShape();
   c->set_output(1, statistics);
   if (with_mean) c->set_output(2, statistics);
@@ -146,13 +194,17 @@ absl::Status LayerNormShape(InferenceContext* c, bool with_mean) {
 
 absl::Status GroupNormShape(InferenceContext* c, int64_t groups) {
   const ShapeHandle x = c->input(0);
-  c->set_output(0, x);
-  DimensionHandle batch;
+  DimensionHandle of_x;
   DimensionHandle channels;
   DimensionHandle statistics;
-  TF_RETURN_IF_ERROR(BatchAndChannels(c, x, groups, &batch, &channels, &statistics));
+  TF_RETURN_IF_ERROR(BatchAndChannels(c, x, groups, &of_x, &channels, &statistics));
+  DimensionHandle batch;
+  TF_RETURN_IF_ERROR(BatchOfY(c, of_x, channels, &batch));
+  ShapeHandle y = x;
+  if (c->RankKnown(x)) TF_RETURN_IF_ERROR(c->ReplaceDim(x, 0, batch, &y));
+  c->set_output(0, y);
   ShapeHandle params;
-  DimensionHandle elements;
+  Elements elements;
   TF_RETURN_IF_ERROR(ParamsOfChannels(c, batch, channels, &params, &elements));
   TF_RETURN_IF_ERROR(CheckParams(c, 1, /*may_have_offset=*/true, elements));
   c->set_output(1, c->Matrix(batch, statistics));
@@ -176,24 +228,25 @@ absl::Status LayerNormGradShape(InferenceContext* c, bool with_mean) {
       TF_RETURN_IF_ERROR(c->Merge(statistics, c->input(c->num_inputs() - i), &unused));
     }
   }
-  TF_RETURN_IF_ERROR(CheckParams(c, 2, /*may_have_offset=*/false, params));
+  TF_RETURN_IF_ERROR(CheckParams(c, 2, /*may_have_offset=*/false, {params, params}));
   return SetGradients(c, x, known ? c->MakeShape(normalized) : c->UnknownShape());
 }
 
 absl::Status GroupNormGradShape(InferenceContext* c, int64_t groups) {
   ShapeHandle x;
-  TF_RETURN_IF_ERROR(MergeGradient(c, &x));
   DimensionHandle batch;
+  TF_RETURN_IF_ERROR(MergeSamples(c, &x, &batch));
+  DimensionHandle of_x;
   DimensionHandle channels;
   DimensionHandle statistics;
-  TF_RETURN_IF_ERROR(BatchAndChannels(c, x, groups, &batch, &channels, &statistics));
+  TF_RETURN_IF_ERROR(BatchAndChannels(c, x, groups, &of_x, &channels, &statistics));
   ShapeHandle unused;
   for (int i = 1; i <= 2; ++i) {
     TF_RETURN_IF_ERROR(
         c->Merge(c->Matrix(batch, statistics), c->input(c->num_inputs() - i), &unused));
   }
   ShapeHandle params;
-  DimensionHandle elements;
+  Elements elements;
   TF_RETURN_IF_ERROR(ParamsOfChannels(c, batch, channels, &params, &elements));
   TF_RETURN_IF_ERROR(CheckParams(c, 2, /*may_have_offset=*/true, elements));
   return SetGradients(c, x, params);

@@ -2,11 +2,13 @@
 #include <vector>
 
 #include "kernels/tensorflow/attributes.h"
+#include "kernels/tensorflow/samples.h"
 #include "kernels/xla/call.h"
 #include "kernels/xla/operands.h"
 #include "kernels/xla/placement.h"
 #include "kernels/xla/plain.h"
 #include "kernels/xla/register_ops.h"
+#include "kernels/xla/samples.h"
 #include "kernels/xla/workspace_gpu.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 
@@ -50,14 +52,22 @@ absl::Status ForwardOp::Build(XlaOpKernelContext* ctx) {
   problem.y = ToDType(ctx->expected_output_dtype(0));
   call.scale = attributes_.has_scale;
   call.offset = attributes_.has_offset;
+  int input = 1;
+  Operand* scale = call.scale ? &operands[input++] : nullptr;
+  Operand* offset = call.offset ? &operands[input++] : nullptr;
+  const auto bounds_of = [](const Operand* param) {
+    return param == nullptr ? nullptr : &param->bounds;
+  };
+  TF_RETURN_IF_ERROR(RepeatSamples(
+      attributes_, ShapeOfY(attributes_, x.bounds, bounds_of(scale), bounds_of(offset)), &x,
+      {scale, offset}));
   TF_RETURN_IF_ERROR(MakeGeometry(attributes_, x.bounds, &problem.geometry));
 
   PlainForward plain;
   plain.x = &x;
+  plain.scale = scale;
+  plain.offset = offset;
   plain.y_type = ctx->output_xla_type(0);
-  int input = 1;
-  if (call.scale) plain.scale = &operands[input++];
-  if (call.offset) plain.offset = &operands[input++];
   if (call.scale || call.offset) problem.param = ToDType(ctx->input_type(1));
   for (const auto& [name, param] :
        {std::pair<const char*, const Operand*>{"scale", plain.scale}, {"offset", plain.offset}}) {

@@ -3,11 +3,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/tensorflow/attributes.h"
+#include "kernels/tensorflow/samples.h"
 #include "kernels/xla/call.h"
 #include "kernels/xla/operands.h"
 #include "kernels/xla/placement.h"
 #include "kernels/xla/plain.h"
 #include "kernels/xla/register_ops.h"
+#include "kernels/xla/samples.h"
 #include "kernels/xla/workspace_gpu.h"
 #include "tensorflow/compiler/tf2xla/type_util.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
@@ -52,9 +54,18 @@ void GradientOp::Compile(XlaOpKernelContext* ctx) { OP_REQUIRES_OK(ctx, Build(ct
 absl::Status GradientOp::Build(XlaOpKernelContext* ctx) {
   std::vector<Operand> operands;
   TF_RETURN_IF_ERROR(GetOperands(ctx, &operands));
+  const TensorShape one_shape = operands[1].bounds;  // of the graph's x
+  int input = 2;
+  Operand* scale = attributes_.has_scale ? &operands[input++] : nullptr;
+  Operand* offset = attributes_.has_offset ? &operands[input++] : nullptr;
+  TF_RETURN_IF_ERROR(RepeatSamples(attributes_,
+                                   ShapeOfY(attributes_, one_shape, operands[0].bounds),
+                                   &operands[1], {scale, offset}));
   PlainBackward plain;
   plain.dy = &operands[0];
   plain.x = &operands[1];
+  plain.scale = scale;
+  plain.offset = offset;
   const TensorShape& x_shape = plain.x->bounds;
   TF_RETURN_IF_ERROR(CheckShape("dy", plain.dy->bounds, x_shape));
 
@@ -70,15 +81,12 @@ absl::Status GradientOp::Build(XlaOpKernelContext* ctx) {
   call.dscale = wanted_.dscale;
   call.doffset = wanted_.doffset;
   TF_RETURN_IF_ERROR(MakeGeometry(attributes_, x_shape, &problem.geometry));
-  int input = 2;
   if (call.scale) {
-    problem.param = ToDType(ctx->input_type(input));
-    plain.scale = &operands[input++];
+    problem.param = ToDType(ctx->input_type(2));
     TF_RETURN_IF_ERROR(CheckParam("scale", plain.scale->bounds, problem.geometry, x_shape));
   }
   if (call.offset) {
-    problem.param = ToDType(ctx->input_type(input));
-    plain.offset = &operands[input++];
+    problem.param = ToDType(ctx->input_type(call.scale ? 3 : 2));
     TF_RETURN_IF_ERROR(CheckParam("offset", plain.offset->bounds, problem.geometry, x_shape));
   }
   const TensorShape stat_shape = StatShape(attributes_, x_shape);
@@ -99,17 +107,28 @@ absl::Status GradientOp::Build(XlaOpKernelContext* ctx) {
     results.push_back({*in_plain, shape});
     return absl::OkStatus();
   };
-  TF_RETURN_IF_ERROR(want(call.dx, wanted_.dx_type, x_shape, &problem.dx, &plain.dx_type));
+  // Of the one sample that stands for many, dx is the sum of theirs.
+  const bool summed = one_shape != x_shape;
+  tensorflow::DataType dx_type = wanted_.dx_type;
+  if (summed) {
+    const bool wide = problem.x == DType::kDouble || dx_type == tensorflow::DT_DOUBLE;
+    dx_type = wide ? tensorflow::DT_DOUBLE : tensorflow::DT_FLOAT;
+  }
+  TF_RETURN_IF_ERROR(want(call.dx, dx_type, x_shape, &problem.dx, &plain.dx_type));
   TF_RETURN_IF_ERROR(
       want(call.dscale, wanted_.param_type, param_shape, &problem.dparam, &plain.param_type));
   TF_RETURN_IF_ERROR(
       want(call.doffset, wanted_.param_type, param_shape, &problem.dparam, &plain.param_type));
   if (results.empty()) return absl::OkStatus();
+  const auto set_dx = [&](xla::XlaOp dx) {
+    ctx->SetOutput(
+        0, summed ? SumOfSamples(dx, one_shape, plain.dx_type, ctx->output_xla_type(0)) : dx);
+  };
 
   if (problem.geometry.elements == 0 || AnyDynamic(operands)) {
     const PlainGradients out = Plain(attributes_, plain);
-    int output = 0;
-    if (call.dx) ctx->SetOutput(output++, out.dx);
+    if (call.dx) set_dx(out.dx);
+    int output = call.dx ? 1 : 0;
     if (call.dscale) ctx->SetOutput(output++, out.dscale);
     if (call.doffset) ctx->SetOutput(output++, out.doffset);
     return absl::OkStatus();
@@ -129,8 +148,11 @@ absl::Status GradientOp::Build(XlaOpKernelContext* ctx) {
   const std::vector<xla::XlaOp> outputs =
       Call(ctx->builder(), kBackwardTarget, operands, results, workspace, attributes);
   for (size_t i = 0; i < outputs.size(); ++i) {
-    const bool is_dx = call.dx && i == 0;
-    ctx->SetOutput(static_cast<int>(i), is_dx ? placement.Replace(outputs[i]) : outputs[i]);
+    if (call.dx && i == 0) {
+      set_dx(placement.Replace(outputs[i]));
+    } else {
+      ctx->SetOutput(static_cast<int>(i), outputs[i]);
+    }
   }
   return absl::OkStatus();
 }

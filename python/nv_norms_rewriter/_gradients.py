@@ -59,8 +59,9 @@ def _register(ops: ModuleType, kind: str, attributes: tuple[str, ...]) -> None:
             dx[0].op._set_attr(_saving.MARK, tf.compat.v1.AttrValue(b=True))
             read = [dy, op.inputs[0], *params[:num_scale], *offset]
             _tape.made_gradient(op, read, dx + dscale + doffset)
+        per_sample = meaning.get("per_sample", False)
         return dx + [
-            tf.reshape(gradient, tf.shape(param))
+            _like(gradient, param, per_sample)
             for gradient, param in zip(dscale + doffset, params, strict=True)
         ]
 
@@ -90,6 +91,17 @@ def _register(ops: ModuleType, kind: str, attributes: tuple[str, ...]) -> None:
         given = list(op.inputs)[: 2 + num_scale] + offset
         gradients = _stock.differentiate(computed, given, of_outputs)
         return gradients + [None] * (len(op.inputs) - len(given))
+
+
+def _like(gradient: Any, param: Any, per_sample: bool) -> Any:
+    """A parameter's gradient in its shape; summed over samples that share it."""
+    elements = gradient.shape.num_elements()
+    if per_sample and (elements is None or elements != param.shape.num_elements()):
+        shape = tf.shape(gradient)
+        of_param = [tf.size(param) // tf.maximum(shape[1], 1), shape[1]]
+        axes, _ = tf.raw_ops.BroadcastGradientArgs(s0=of_param, s1=shape)
+        gradient = tf.reduce_sum(gradient, axes)
+    return tf.reshape(gradient, tf.shape(param))
 
 
 def _plain(value: Any) -> Any:

@@ -43,6 +43,8 @@ def forward(
       attributes: of the op, those in ATTRIBUTES.
     """
     stat_type = tf.float64 if x.dtype == tf.float64 else tf.float32
+    if attributes.get("per_sample", False):
+        x = _with_all_samples(x, [*scale, *offset], attributes)
     layout = _layout(op, tf.cast(x, stat_type), attributes)
     values = layout.values
     mean = tf.reduce_mean(values, layout.axes, keepdims=True)
@@ -91,7 +93,12 @@ def gradient(
     offset: at most one tensor; only an activation's gradient depends on it.
     """
     stat_type = tf.float64 if x.dtype == tf.float64 else tf.float32
-    layout = _layout(op, x, attributes)
+    per_sample = attributes.get("per_sample", False)
+    layout = _layout(op, dy if per_sample else x, attributes)
+    if per_sample:
+        # As dscale and doffset are. What broadcasts x in forward() sums dx.
+        shape = layout.param_shape()
+        scale, offset = ([_repeated(p, shape) for p in params] for params in (scale, offset))
 
     def y_of(x: Tensor, *params: Tensor) -> list[Tensor]:
         scales, offsets = params[: len(scale)], params[len(scale) :] or offset
@@ -140,6 +147,27 @@ def _activated(t: Tensor, negative_slope: float, silu: bool) -> Tensor:
     return tf.nn.leaky_relu(t, negative_slope)
 
 
+def _with_all_samples(x: Tensor, params: Sequence[Tensor], attributes: dict[str, Any]) -> Tensor:
+    """x, of one sample perhaps, with as many as the parameters have."""
+    shape = tf.shape(x)
+    channels = shape[-1 if attributes.get("data_format", "N...C") == "N...C" else 1]
+    samples = shape[:1]
+    for param in params:
+        of_param = tf.where(channels > 0, tf.size(param) // tf.maximum(channels, 1), 1)
+        samples = tf.broadcast_dynamic_shape(samples, [of_param])
+    repeated = tf.broadcast_to(x, tf.concat([samples, shape[1:]], 0))
+    if x.shape.rank is not None:
+        one = x.shape[0] in (None, 1)
+        repeated.set_shape([None if one else x.shape[0], *x.shape[1:]])
+    return repeated
+
+
+def _repeated(param: Tensor, shape: Tensor) -> Tensor:
+    """A parameter for each channel, of each sample or of all, in the shape [N, C]."""
+    of_all = tf.equal(tf.size(param), shape[1])
+    return tf.broadcast_to(tf.reshape(param, [tf.where(of_all, 1, shape[0]), shape[1]]), shape)
+
+
 def _layout(op: str, x: Tensor, attributes: dict[str, Any]) -> _Axes | _Channels:
     if op in ("FusedInstanceNorm", "FusedGroupNorm"):
         last = attributes.get("data_format", "N...C") == "N...C"
@@ -183,8 +211,8 @@ class _Channels:
         self._groups = channels if groups < 0 else groups
         split = [self._groups, 1 if groups < 0 else channels // groups]
         positions = tf.reduce_prod(shape[1:-1] if last else shape[2:])
-        samples = batch if per_sample else 1
-        self._param = [samples, 1, *split] if last else [samples, *split, 1]
+        self._per_sample = per_sample
+        self._param = [1, *split] if last else [*split, 1]
         self._param_shape = [batch, channels] if per_sample else [channels]
         self._stat = [batch, self._groups]
         self.axes = [1, 3] if last else [2, 3]
@@ -192,7 +220,10 @@ class _Channels:
         self.values = tf.reshape(x, [batch, *middle])
 
     def param(self, value: Tensor) -> Tensor:
-        return tf.reshape(value, self._param)
+        if self._per_sample:
+            value = _repeated(value, self._param_shape)
+        samples = self._param_shape[0] if self._per_sample else 1
+        return tf.reshape(value, [samples, *self._param])
 
     def param_shape(self) -> Tensor:
         return self._param_shape

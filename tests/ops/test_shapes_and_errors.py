@@ -93,8 +93,8 @@ WRONG = [
     ),
     (
         "InstanceNorm",
-        {"scale": np.ones(8, np.float32), "per_sample": True},
-        r"scale has shape \[8\], expected 16 elements",
+        {"scale": np.ones(12, np.float32), "per_sample": True},
+        r"scale has shape \[12\], expected 16 elements",
     ),
     (
         "GroupNorm",
