@@ -184,7 +184,11 @@ int ApplyForward(GraphView* view, Shapes* shapes, const ForwardMatch& match,
   const bool merged = !match.problem.merged_shape.empty();
   // What the op gives has the shape of the x that it reads; a Reshape or parts behind it make y's.
   TensorInfo op_info = y_info;
-  if (merged || match.goes_on()) op_info = WithShapeOf(op_info, shapes->Get(inputs[0]));
+  if (merged || match.goes_on()) {
+    op_info = WithShapeOf(op_info, shapes->Get(inputs[0]));
+    // But for its samples, where a parameter may have more.
+    if (match.open_samples && op_info.dims[0] < 0) op_info.dims[0] = -1;
+  }
   const auto outputs = FusedOutputs(op_info, shapes->Get(match.x).dtype);
   int fused = match.y.node;
   if (!match.goes_on() && !merged) {

@@ -106,9 +106,11 @@ void PutIdentity(GraphView* view, Shapes* shapes, TensorId tensor, int place) {
 }
 
 // Puts a parameter's gradient, which the fused op gives in the shape `made`, into the place of the
-// graph's Sum, of `shape` (empty: any will do).
+// graph's Sum, of `shape` (empty: any will do). `like`: a parameter that may have one sample, over
+// which the gradient is then summed; not valid() if that is known.
 void PutParameter(GraphView* view, Shapes* shapes, TensorId gradient, TensorId sum,
-                  const std::vector<int64_t>& shape, const std::vector<int64_t>& made) {
+                  const std::vector<int64_t>& shape, const std::vector<int64_t>& made,
+                  TensorId like) {
   const TensorInfo info = shapes->Get(sum);
   const int place = sum.node;
   std::vector<TensorInfo> outputs;
@@ -117,6 +119,10 @@ void PutParameter(GraphView* view, Shapes* shapes, TensorId gradient, TensorId s
   }
   outputs.push_back({info.dtype, false, {}});
   shapes->Set(gradient.node, outputs);
+  if (like.valid()) {
+    const TensorId of_samples = AddReshape(view, shapes, like, {-1, made.back()}, place, -1);
+    gradient = AddSumLike(view, shapes, gradient, of_samples, place);
+  }
   // As many numbers in one axis are the same shape.
   const bool same = shape == made || (shape.size() == 1 && made.size() == 1);
   if (!shape.empty() && !same) {
@@ -191,7 +197,9 @@ TensorId ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forw
   const bool merged = !forward.problem.merged_shape.empty();
   TensorId dy = backward.dy;
   for (const Part& factor : backward.factors) dy = AddFactor(view, shapes, dy, factor, place);
-  if (backward.sum_dy) dy = AddSumLike(view, shapes, dy, forward.x, place);
+  // Which in batches of unknown size may have more samples than x.
+  const TensorId y_of_op = forward.open_samples ? TensorId{fused, 0} : forward.x;
+  if (backward.sum_dy) dy = AddSumLike(view, shapes, dy, y_of_op, place);
   if (merged) {
     dy = AddReshape(view, shapes, dy, forward.problem.merged_shape, place, -1);
   } else if (backward.reshape_dy) {
@@ -244,11 +252,16 @@ TensorId ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forw
     shapes->Set(node, {any_shape ? op_info : info});
   }
   const std::vector<int64_t> made = ParameterShape(forward, shapes->Get(inputs[1]));
+  const auto like = [&](int slot) {
+    return forward.open_samples ? view->inputs(fused)[slot] : TensorId();
+  };
   if (backward.dgamma.valid()) {
-    PutParameter(view, shapes, {gradient, port++}, backward.dgamma, backward.dgamma_shape, made);
+    PutParameter(view, shapes, {gradient, port++}, backward.dgamma, backward.dgamma_shape, made,
+                 like(1));
   }
   if (backward.dbeta.valid()) {
-    PutParameter(view, shapes, {gradient, port++}, backward.dbeta, backward.dbeta_shape, made);
+    PutParameter(view, shapes, {gradient, port++}, backward.dbeta, backward.dbeta_shape, made,
+                 like(forward.gamma.valid() ? 2 : 1));
   }
   RemoveUnread(view, read, keep);
   return dx;

@@ -85,7 +85,7 @@ class Remapper {
     if (first && AlreadyFused(meanings)) return Outcome::kNothing;
     for (const Statistics& statistics : meanings) {
       Reason why_not = Reason::kNone;
-      const auto matches = FindForward(*view_, *shapes_, statistics, keep_, settled, &why_not);
+      const auto matches = FindMatches(statistics, settled, &why_not);
       Outcome outcome = Outcome::kNothing;
       // One match may name another's gamma as its own, as both read one variable.
       for (const ForwardMatch& match : matches) Keep({match.gamma, match.beta, match.scale});
@@ -110,6 +110,31 @@ class Remapper {
     const bool left_over = reason == Reason::kNoOutput && IsRootOfFused(meanings);
     if (first && !left_over) Refuse(anchor, meanings, reason);
     return Outcome::kNothing;
+  }
+
+  // A scale of each sample in batches of unknown size goes into the op if its gradients can, too.
+  std::vector<ForwardMatch> FindMatches(const Statistics& statistics, std::set<int>* settled,
+                                        Reason* reason) {
+    const std::set<int> before = *settled;
+    const auto find = [&](bool open_samples) {
+      return FindForward(*view_, *shapes_, statistics, keep_, open_samples, settled, reason);
+    };
+    const auto matches = find(/*open_samples=*/true);
+    const bool kept = std::all_of(matches.begin(), matches.end(), [&](const ForwardMatch& match) {
+      return !match.open_samples || !HasGradient(*view_, match.statistics.anchor) ||
+             IsWhole(match, FindBackward(*view_, *shapes_, match, keep_));
+    });
+    if (kept) return matches;
+    *settled = before;
+    return find(/*open_samples=*/false);
+  }
+
+  static bool IsWhole(const ForwardMatch& match, const std::vector<BackwardMatch>& gradients) {
+    return !gradients.empty() &&
+           std::all_of(gradients.begin(), gradients.end(), [&](const BackwardMatch& gradient) {
+             return gradient.dx.valid() && gradient.dgamma.valid() == match.gamma.valid() &&
+                    gradient.dbeta.valid() == match.beta.valid();
+           });
   }
 
   // What a match reads must be there when it is its turn, whoever else is fused before.

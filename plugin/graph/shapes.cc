@@ -1,5 +1,6 @@
 #include "plugin/graph/shapes.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 
@@ -26,6 +27,11 @@ TensorInfo Parse(const TF_Buffer& buffer) {
 }
 
 }  // namespace
+
+bool IsKnown(const TensorInfo& info) {
+  return info.rank_known &&
+         std::all_of(info.dims.begin(), info.dims.end(), [](int64_t size) { return size >= 0; });
+}
 
 Shapes::Shapes(TF_GrapplerItem* item, const GraphView* view)
     : properties_(TF_NewGraphProperties(item)), view_(view) {}

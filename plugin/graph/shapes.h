@@ -19,6 +19,9 @@ struct TensorInfo {
   std::vector<int64_t> dims;
 };
 
+// Whether it is known in full.
+bool IsKnown(const TensorInfo& info);
+
 // Shapes and types by TensorFlow's static inference, asked for node by node and kept.
 class Shapes {
  public:

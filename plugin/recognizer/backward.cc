@@ -115,10 +115,7 @@ std::vector<TensorId> Gammas(const GraphView& view, const Shapes& shapes,
   if (view.op(forward.gamma.node) == "Mul") {
     for (const TensorId& factor : view.inputs(forward.gamma.node)) {
       const TensorInfo& other = shapes.Get(factor);
-      const bool same =
-          info.rank_known && other.rank_known && info.dims == other.dims &&
-          std::all_of(info.dims.begin(), info.dims.end(), [](int64_t size) { return size >= 0; });
-      if (same) gammas.push_back(factor);
+      if (IsKnown(info) && IsKnown(other) && info.dims == other.dims) gammas.push_back(factor);
     }
   }
   gammas.push_back(TensorId());

@@ -43,7 +43,9 @@ bool SumsNothingOfX(const GraphView& view, const Shapes& shapes, const ForwardMa
   if (view.op(other.node) == "DataFormatVecPermute") other = view.inputs(other.node)[0];
   if (forward.goes_on() || view.op(other.node) != "Shape") return false;
   const TensorId of = view.inputs(other.node)[0];
-  return of == forward.x ||
+  // y has as many samples as x and the parameters together.
+  const bool of_samples = forward.open_samples && (of == forward.gamma || of == forward.beta);
+  return of == forward.x || of_samples ||
          std::find(forward.core.begin(), forward.core.end(), of.node) != forward.core.end();
 }
 

@@ -22,8 +22,13 @@ bool Contains(const std::vector<int>& nodes, int node) {
 class ForwardSearch {
  public:
   ForwardSearch(const GraphView& view, const Shapes& shapes, const Statistics& statistics,
-                const std::function<bool(int)>& keep, std::set<int>* settled)
-      : view_(view), shapes_(shapes), statistics_(statistics), keep_(keep), settled_(settled) {
+                const std::function<bool(int)>& keep, bool open_samples, std::set<int>* settled)
+      : view_(view),
+        shapes_(shapes),
+        statistics_(statistics),
+        keep_(keep),
+        open_samples_(open_samples),
+        settled_(settled) {
     scene_ = SceneAround(view, shapes, statistics);
     scene_.dependents = Dependents(view, statistics.x, kMaxDependents);
   }
@@ -51,8 +56,8 @@ class ForwardSearch {
       *reason = Reason::kBatchStatistics;
       return {};
     }
-    const Neighbourhood near{view_,  shapes_, statistics_, keep_,
-                             scene_, &axes_,  interpreter, *std::move(x)};
+    const Neighbourhood near{view_,  shapes_,     statistics_,   keep_,        scene_,
+                             &axes_, interpreter, *std::move(x), open_samples_};
     Outputs outputs(near);
     *reason = outputs.Find();
     if (interpreter->restart()) return {};
@@ -150,6 +155,7 @@ class ForwardSearch {
   const Shapes& shapes_;
   const Statistics& statistics_;
   const std::function<bool(int)>& keep_;
+  const bool open_samples_;
   std::set<int>* settled_;
   Scene scene_;
   Axes axes_;
@@ -159,9 +165,9 @@ class ForwardSearch {
 
 std::vector<ForwardMatch> FindForward(const GraphView& view, const Shapes& shapes,
                                       const Statistics& statistics,
-                                      const std::function<bool(int)>& keep, std::set<int>* settled,
-                                      Reason* reason) {
-  return ForwardSearch(view, shapes, statistics, keep, settled).Run(reason);
+                                      const std::function<bool(int)>& keep, bool open_samples,
+                                      std::set<int>* settled, Reason* reason) {
+  return ForwardSearch(view, shapes, statistics, keep, open_samples, settled).Run(reason);
 }
 
 }  // namespace nv_norms

@@ -29,8 +29,9 @@ struct ForwardMatch {
   TensorId scale;        // beside the op, for one that is no parameter: of each sample, say
   std::vector<Part> parts;
   bool parts_are_factors = false;
-  std::vector<int> core;  // the nodes between x and y that the fused op stands for
-  bool lone = false;      // y is not in the graph, only its gradient; y is the anchor
+  std::vector<int> core;      // the nodes between x and y that the fused op stands for
+  bool open_samples = false;  // x or a parameter of each sample may have one, for all
+  bool lone = false;          // y is not in the graph, only its gradient; y is the anchor
 
   bool goes_on() const { return scale.valid() || !parts.empty(); }
 };
@@ -38,10 +39,11 @@ struct ForwardMatch {
 // The outputs of the normalizations that these statistics belong to; several if norms share their
 // moments. `keep` tells the nodes that must stay. Empty with a reason if there is none. Outputs
 // that are only steps of others are put into `settled`; those that are there are not returned.
+// `open_samples`: whether a scale of each sample may go into the op in batches of unknown size.
 std::vector<ForwardMatch> FindForward(const GraphView& view, const Shapes& shapes,
                                       const Statistics& statistics,
-                                      const std::function<bool(int)>& keep, std::set<int>* settled,
-                                      Reason* reason);
+                                      const std::function<bool(int)>& keep, bool open_samples,
+                                      std::set<int>* settled, Reason* reason);
 
 }  // namespace nv_norms
 

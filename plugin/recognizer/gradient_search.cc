@@ -15,6 +15,7 @@
 #include "plugin/recognizer/open_sizes.h"
 #include "plugin/recognizer/ops.h"
 #include "plugin/recognizer/reach.h"
+#include "plugin/recognizer/sample_counts.h"
 #include "plugin/recognizer/stops.h"
 #include "plugin/recognizer/textbook.h"
 
@@ -116,7 +117,8 @@ class GradientSearch {
       match_.core = CoreNodes();
       match_.reshape_dy = match_.reshape_dy || (IsReshaped(view_, scene_.dy, behind_) &&
                                                 !HasSurelyShapeOf(shapes_, scene_.dy, forward_.x));
-      if ((sum_dy_ || !factors_.empty()) && match_.reshape_dy) return BackwardMatch();
+      const bool plain = !sum_dy_ && factors_.empty() && !forward_.open_samples;
+      if (!plain && match_.reshape_dy) return BackwardMatch();
       if (sum_dy_ && !IsSummed()) return BackwardMatch();
       match_.stops_gradient = StopsGradient(view_, behind_, forward_core_);
       return match_;
@@ -250,12 +252,15 @@ class GradientSearch {
     const Value* value = interpreter_->Eval(tensor);
     if (value == nullptr || value->Flat() != parameter_) return;
     std::vector<int64_t> shape;
-    if (!ShapeOfSum(tensor, value->dims, &shape)) return;
-    if (wants_dgamma && !match_.dgamma.valid() &&
+    if (forward_.open_samples ? !IsOnlyReshaped(tensor)
+                              : !ShapeOfSum(tensor, value->dims, &shape)) {
+      return;
+    }
+    if (wants_dgamma && !match_.dgamma.valid() && HasSamplesOf(tensor, forward_.gamma) &&
         IsGradient(value->numbers, reference_->dgamma, forward_.statistics.tolerance)) {
       match_.dgamma = tensor;
       match_.dgamma_shape = shape;
-    } else if (wants_dbeta && !match_.dbeta.valid() &&
+    } else if (wants_dbeta && !match_.dbeta.valid() && HasSamplesOf(tensor, forward_.beta) &&
                IsGradient(value->numbers, reference_->dbeta, forward_.statistics.tolerance)) {
       match_.dbeta = tensor;
       match_.dbeta_shape = shape;
@@ -271,7 +276,7 @@ class GradientSearch {
     };
     const TensorInfo& info = shapes_.Get(sum);
     *shape = info.dims;
-    if (info.rank_known && known(*shape)) return true;
+    if (IsKnown(info)) return true;
     shape->clear();
     if (shapes_.Get(forward_.x).rank_known) {
       for (const Dim& dim : dims) {
@@ -289,6 +294,24 @@ class GradientSearch {
     return false;
   }
 
+  // Whether the shape of a parameter's gradient does not matter.
+  bool IsOnlyReshaped(TensorId tensor) const {
+    const auto& consumers = view_.consumers(tensor.node);
+    return !keep_(tensor.node) &&
+           std::all_of(consumers.begin(), consumers.end(), [&](const Consumer& c) {
+             return view_.op(c.node) == "Reshape" && c.slot == 0;
+           });
+  }
+
+  bool HasSamplesOf(TensorId tensor, TensorId source) {
+    if (!forward_.open_samples) return true;
+    if (!sample_counts_) {
+      sample_counts_.emplace(view_, shapes_, forward_.x, std::vector{forward_.gamma, forward_.beta},
+                             std::vector{scene_.dy, scene_.before_dy}, sum_dy_);
+    }
+    return sample_counts_->HasThoseOf(tensor, source);
+  }
+
   bool MayBeDx(int node) const {
     const std::string& op = view_.op(node);
     return IsSum(op) || IsProduct(op) || op == "Neg" || ClassOf(op) == OpClass::kNormGrad;
@@ -299,7 +322,7 @@ class GradientSearch {
     const Value* value = interpreter_->Eval(tensor);
     if (value == nullptr) return;
     if (IsGradient(value->numbers, reference_->dx, forward_.statistics.tolerance)) {
-      match_.dx = tensor;
+      if (HasSamplesOf(tensor, forward_.x)) match_.dx = tensor;
       return;
     }
     if (!IsSum(view_.op(tensor.node))) return;
@@ -324,6 +347,7 @@ class GradientSearch {
         }
         terms.push_back({core[i].tensor, core[i].inverted});
         const Value* term = interpreter_->Eval(core[i].tensor);
+        if (!HasSamplesOf(core[i].tensor, forward_.x)) term = nullptr;
         // What varies along axes that dx has not is no term of it, and would cost the product of
         // all of them.
         ok = term != nullptr &&
@@ -525,6 +549,8 @@ class GradientSearch {
   std::unordered_set<int> from_dy_, forward_core_;
   std::unordered_map<int, int> not_ours_;  // within so many hops
   std::unordered_set<int> behind_;         // the nodes that the outputs came from
+
+  std::optional<SampleCounts> sample_counts_;
 
   Interpreter* interpreter_ = nullptr;
   std::optional<Gradients> reference_;

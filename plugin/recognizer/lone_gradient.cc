@@ -19,10 +19,7 @@ std::vector<TensorId> MultipliedWith(const GraphView& view, const Shapes& shapes
   for (const Consumer& c : view.consumers(tensor)) {
     if (view.op(c.node) != "Mul") continue;
     const TensorId other = view.inputs(c.node)[1 - c.slot];
-    const TensorInfo& info = shapes.Get(other);
-    const bool known = info.rank_known && std::all_of(info.dims.begin(), info.dims.end(),
-                                                      [](int64_t size) { return size >= 0; });
-    if (known && found.size() < kMaxGammas && other != tensor &&
+    if (IsKnown(shapes.Get(other)) && found.size() < kMaxGammas && other != tensor &&
         std::find(inner.begin(), inner.end(), other.node) == inner.end() &&
         std::find(found.begin(), found.end(), other) == found.end()) {
       found.push_back(other);

@@ -57,9 +57,44 @@ bool IsLeftOpenAlong(const GraphView& view, const Shapes& shapes, TensorId x, co
 
 bool KnowsSamples(const Shapes& shapes, TensorId x, TensorId parameter) {
   const TensorInfo& samples = shapes.Get(x);
+  return samples.rank_known && samples.dims[0] >= 0 && IsKnown(shapes.Get(parameter));
+}
+
+bool KnowsChannels(const Shapes& shapes, TensorId x, const Dims& x_dims, TensorId parameter,
+                   const Dims& dims) {
   const TensorInfo& info = shapes.Get(parameter);
-  return samples.rank_known && samples.dims[0] >= 0 && info.rank_known &&
-         std::all_of(info.dims.begin(), info.dims.end(), [](int64_t size) { return size >= 0; });
+  if (!shapes.Get(x).rank_known || !info.rank_known || info.dims.size() != dims.size()) {
+    return false;
+  }
+  for (size_t i = 0; i < dims.size(); ++i) {
+    if (info.dims[i] < 0 && dims[i] != x_dims[0]) return false;
+  }
+  return true;
+}
+
+Dim WithoutSamples(const Problem& problem, const Dims& x, const Dim& parameter) {
+  Dim left;
+  for (Atom atom : parameter) {
+    const bool of_samples =
+        problem.per_sample && std::find(x[0].begin(), x[0].end(), atom) != x[0].end();
+    if (!of_samples) left.push_back(atom);
+  }
+  return left;
+}
+
+std::set<int64_t> WithoutSizesOfSamples(const std::set<int64_t>& symbols, const Shapes& shapes,
+                                        const std::vector<TensorId>& tensors,
+                                        const std::vector<Dims>& dims, Axes* axes) {
+  std::set<int64_t> left = symbols;
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    const TensorInfo& info = shapes.Get(tensors[t]);
+    for (size_t i = 0; i < info.dims.size() && i < dims[t].size(); ++i) {
+      if (info.dims[i] >= 0 || dims[t][i] != dims[0][0]) continue;
+      left.erase(info.dims[i] == -1 ? axes->SymbolFor(tensors[t], static_cast<int>(i))
+                                    : info.dims[i]);
+    }
+  }
+  return left;
 }
 
 }  // namespace nv_norms

@@ -75,6 +75,7 @@ bool OutputCheck::Fits(const Output& output, ForwardMatch* match, Reason* reason
     *reason = Reason::kNobodyReadsIt;
     return false;
   }
+  match->open_samples = problem->per_sample && !KnowsSamplesOf(output);
   match->statistics = near_.statistics;
   match->problem = *std::move(problem);
   match->subtract_mean = output.subtract_mean;
@@ -87,6 +88,13 @@ bool OutputCheck::Fits(const Output& output, ForwardMatch* match, Reason* reason
   match->parts_are_factors = output.parts_are_factors;
   match->core = core;
   return true;
+}
+
+bool OutputCheck::KnowsSamplesOf(const Output& output) const {
+  const auto knows = [&](TensorId parameter) {
+    return !parameter.valid() || KnowsSamples(near_.shapes, near_.statistics.x, parameter);
+  };
+  return knows(output.gamma) && knows(output.beta);
 }
 
 bool OutputCheck::HoldsInEveryDraw(const Output& output) const {
@@ -165,19 +173,18 @@ bool OutputCheck::IsTransposedCopy(TensorId y) const {
 // parameter's axes where the owner of an argument left its size open: either would broadcast.
 bool OutputCheck::ParametersSurelyFit(const Output& output, const Problem& problem,
                                       const Dim& parameter) const {
-  const auto is_known = [](int64_t size) { return size >= 0; };
+  const Dim held = WithoutSamples(problem, near_.x.dims, parameter);
   for (TensorId tensor : {output.gamma, output.beta}) {
     if (!tensor.valid()) continue;
-    const TensorInfo& info = near_.shapes.Get(tensor);
-    if (!info.rank_known || !std::all_of(info.dims.begin(), info.dims.end(), is_known)) {
-      return false;
-    }
+    const bool known = problem.per_sample ? MayBeOfSamples(near_, problem, tensor)
+                                          : IsKnown(near_.shapes.Get(tensor));
+    if (!known) return false;
   }
   const TensorId x = near_.statistics.x;
   const TensorInfo& info = near_.shapes.Get(x);
   if (!info.rank_known) return true;
-  return !MergesUnknownAxes(problem, near_.x.dims, info.dims, parameter) &&
-         !IsLeftOpenAlong(near_.view, near_.shapes, x, near_.x.dims, parameter);
+  return !MergesUnknownAxes(problem, near_.x.dims, info.dims, held) &&
+         !IsLeftOpenAlong(near_.view, near_.shapes, x, near_.x.dims, held);
 }
 
 // Seen alone: what goes on beside the output may be broadcast with it as it likes, as may a scale,
@@ -188,23 +195,34 @@ bool OutputCheck::SizesSurelyFit(const Output& output, std::optional<Problem>* p
   Scene scene = near_.scene;
   scene.number = output.scale;
   Axes axes;
-  Dims x_dims;
+  std::vector<TensorId> tensors;
+  std::vector<Dims> dims;  // theirs: of x first
   Dim parameter, reduced;
   const auto see = [&](Interpreter* interpreter, const Axes&) {
     const auto x = Normalize(near_.view, near_.statistics, interpreter);
     if (!x || !IsNormalizedX(output, *x, near_.statistics, interpreter)) return false;
     if (output.clean() && interpreter->Eval(output.y) == nullptr) return false;
-    x_dims = x->dims;
+    tensors = {near_.statistics.x};
+    dims = {x->dims};
     reduced = x->reduced;
     parameter.clear();
     for (TensorId tensor : {output.gamma, output.beta}) {
       const Value* value = tensor.valid() ? interpreter->Eval(tensor) : nullptr;
-      if (value != nullptr) parameter = value->Flat();
+      if (value == nullptr) continue;
+      parameter = value->Flat();
+      tensors.push_back(tensor);
+      dims.push_back(value->dims);
     }
     return !interpreter->restart();
   };
-  if (!nv_norms::HoldsInEveryDraw(scene, &axes, see) ||
-      !TiesAreChecked(near_.view, near_.shapes, near_.statistics.x, x_dims, parameter, axes.tied(),
+  if (!nv_norms::HoldsInEveryDraw(scene, &axes, see)) return false;
+  const Dims& x_dims = dims[0];
+  // Numbers of samples need not be the same: the op broadcasts.
+  const std::set<int64_t> tied =
+      (*problem)->per_sample
+          ? WithoutSizesOfSamples(axes.tied(), near_.shapes, tensors, dims, &axes)
+          : axes.tied();
+  if (!TiesAreChecked(near_.view, near_.shapes, near_.statistics.x, x_dims, parameter, tied,
                       &axes)) {
     return false;
   }

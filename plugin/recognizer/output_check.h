@@ -32,6 +32,7 @@ class OutputCheck {
   bool IsTransposedCopy(TensorId y) const;
   bool ParametersSurelyFit(const Output& output, const Problem& problem,
                            const Dim& parameter) const;
+  bool KnowsSamplesOf(const Output& output) const;
   bool SizesSurelyFit(const Output& output, std::optional<Problem>* problem) const;
   bool MeanGoesOn() const;
   bool IsRead(int node) const;

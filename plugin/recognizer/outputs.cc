@@ -39,6 +39,14 @@ bool IsNormalizedX(const Output& output, const Normalized& x, const Statistics& 
   return gamma != nullptr && CloseToProduct(*value, base, gamma->numbers, statistics.tolerance);
 }
 
+bool MayBeOfSamples(const Neighbourhood& near, const Problem& problem, TensorId parameter) {
+  const TensorId x = near.statistics.x;
+  if (KnowsSamples(near.shapes, x, parameter)) return true;
+  const Value* value = near.interpreter->Eval(parameter);
+  return near.open_samples && !problem.merges_batch && value != nullptr &&
+         KnowsChannels(near.shapes, x, near.x.dims, parameter, value->dims);
+}
+
 // Whether a tensor is computed from the anchor.
 bool Outputs::FromAnchor(TensorId tensor) {
   if (tensor == near_.statistics.anchor) return true;
@@ -68,8 +76,7 @@ std::optional<Problem> Outputs::ProblemWith(TensorId parameter) {
   if (atoms.empty()) return std::nullopt;
   auto problem =
       FindProblem(*near_.axes, near_.x.dims, near_.x.reduced, &atoms, near_.statistics.moment);
-  if (problem && problem->per_sample &&
-      !KnowsSamples(near_.shapes, near_.statistics.x, parameter)) {
+  if (problem && problem->per_sample && !MayBeOfSamples(near_, *problem, parameter)) {
     return std::nullopt;
   }
   return problem;

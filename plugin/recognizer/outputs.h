@@ -37,7 +37,11 @@ struct Neighbourhood {
   Axes* axes;
   Interpreter* interpreter;
   Normalized x;
+  bool open_samples;  // whether x or a parameter of each sample may have one, that stands for all
 };
+
+// Whether the op can have a parameter of each sample, of a `problem` that was found with it.
+bool MayBeOfSamples(const Neighbourhood& near, const Problem& problem, TensorId parameter);
 
 // The sum (or product) of the items; no value if one of them has none.
 std::optional<Numbers> Combine(const std::vector<BagItem>& items, bool product,

@@ -159,32 +159,6 @@ def test_forward_alone(rng, last, groups) -> None:
     assert len(report.fused) == 1 and fused_nodes(after)[0].attr["per_sample"].b
 
 
-@pytest.mark.parametrize("known", ["x", "scale", ""])
-def test_scale_of_a_batch_of_unknown_size_stays_beside_the_op(rng, known: str) -> None:
-    """One of them may have one sample when the graph runs."""
-
-    def make() -> None:
-        x = placeholder("x", (BATCH if known == "x" else None, *SPACE, CHANNELS))
-        scale = placeholder("scale", (BATCH if known == "scale" else None, 1, 1, CHANNELS))
-        tf.identity(plain(x, scale, None, [1, 2]), name="y")
-
-    graph = trace(make)
-    after, report = rewrite(graph, fetches=["y"])
-    assert len(report.fused) == 1
-    assert not fused_nodes(after)[0].attr["per_sample"].b
-    for samples in [(BATCH, BATCH), (1, BATCH), (BATCH, 1)]:
-        shapes = [(samples[0], *SPACE, CHANNELS), (samples[1], 1, 1, CHANNELS)]
-        if (known == "x" and samples[0] == 1) or (known == "scale" and samples[1] == 1):
-            continue
-        feeds = {
-            name: rng.normal(0.5, 2.0, shape).astype("f")
-            for name, shape in zip(("x", "scale"), shapes, strict=True)
-        }
-        stock, got = (run(each, feeds) for each in (graph, after))
-        assert got.shape == stock.shape
-        np.testing.assert_allclose(got, stock, 1e-4, 1e-4)
-
-
 BESIDE = {
     "of each sample and row": (BATCH, SPACE[0], 1, CHANNELS),
     "of each element": (BATCH, *SPACE, CHANNELS),

@@ -302,8 +302,6 @@ LINES = [
             {"instance_norm": 1},
             (Input((2, 3, 5, 8)), Input((2, 16))),
             more=(("mixed_float16", STATIC, "train"), ("float32", STATIC, "train")),
-            # One image may have several styles: these stay beside the op.
-            expect_by={"batch": {"layer_norm": 1}, "channels": {"layer_norm": 1}},
         )
         for how in ("product", "batch_normalization")
     ],
