@@ -252,7 +252,7 @@ class GradientSearch {
     const Value* value = interpreter_->Eval(tensor);
     if (value == nullptr || value->Flat() != parameter_) return;
     std::vector<int64_t> shape;
-    if (forward_.open_samples ? !IsOnlyReshaped(tensor)
+    if (forward_.open_samples ? !ShapeForReshape(tensor, value->dims, &shape)
                               : !ShapeOfSum(tensor, value->dims, &shape)) {
       return;
     }
@@ -294,13 +294,22 @@ class GradientSearch {
     return false;
   }
 
-  // Whether the shape of a parameter's gradient does not matter.
-  bool IsOnlyReshaped(TensorId tensor) const {
-    const auto& consumers = view_.consumers(tensor.node);
-    return !keep_(tensor.node) &&
-           std::all_of(consumers.begin(), consumers.end(), [&](const Consumer& c) {
-             return view_.op(c.node) == "Reshape" && c.slot == 0;
-           });
+  // The same of samples of unknown number, where the axes that are summed over are unknown, too:
+  // all that read it must be Reshapes. What has a known rank keeps it.
+  bool ShapeForReshape(TensorId sum, const Dims& dims, std::vector<int64_t>* shape) const {
+    const auto& consumers = view_.consumers(sum.node);
+    const bool only_reshaped =
+        !keep_(sum.node) && std::all_of(consumers.begin(), consumers.end(), [&](const Consumer& c) {
+          return view_.op(c.node) == "Reshape" && c.slot == 0;
+        });
+    const TensorInfo& info = shapes_.Get(sum);
+    if (!only_reshaped || !info.rank_known) return only_reshaped;
+    for (const Dim& dim : dims) {
+      const Size size = axes_.size(dim);
+      const bool known = size.known() && dim != x_dims_[0];
+      shape->push_back(known ? size.coefficient() : -1);
+    }
+    return info.dims.size() == dims.size() && std::count(shape->begin(), shape->end(), -1) <= 1;
   }
 
   bool HasSamplesOf(TensorId tensor, TensorId source) {

@@ -1,4 +1,4 @@
-"""Norms with parameters of each sample, where x or a parameter has one sample that stands for all."""
+"""Norms with parameters of each sample, where x or a parameter has one that stands for all."""
 
 from __future__ import annotations
 

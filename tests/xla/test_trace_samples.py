@@ -1,0 +1,73 @@
+"""Norms with a scale and an offset of each sample, in functions that are traced for XLA, with
+batches of unknown size: x or a parameter may have one sample in a later call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from traced import found, ops_in
+
+pytestmark = pytest.mark.usefixtures("every_norm", "enabled")
+
+N, SPACE, CHANNELS = 3, (5, 4), 8
+
+
+def _adaptive(activation: Any) -> Any:
+    def step(x: Any, scale: Any, offset: Any, dy: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch([x, scale, offset])
+            mean, variance = tf.nn.moments(x, [1, 2], keepdims=True)
+            y = (x - mean) * tf.math.rsqrt(variance + 1e-3)
+            y = activation(y * scale[:, None, None] + offset[:, None, None])
+        return [y, *tape.gradient(y, [x, scale, offset], output_gradients=dy)]
+
+    return step
+
+
+def _inputs(rng: np.random.Generator, samples: tuple[int, int, int]) -> list[tf.Tensor]:
+    shapes = [(samples[0], *SPACE, CHANNELS), (samples[1], CHANNELS), (samples[2], CHANNELS)]
+    shapes.append((max(samples), *SPACE, CHANNELS))
+    return [tf.constant(rng.normal(0.5, 2.0, shape), tf.float32) for shape in shapes]
+
+
+def _exact(x: Any, scale: Any, offset: Any, dy: Any, relu: bool) -> list[np.ndarray]:
+    """In float64, with gradients summed over what was broadcast."""
+    x, scale, offset, dy = (np.asarray(v, np.float64) for v in (x, scale, offset, dy))
+    n = dy.shape[0]
+    full, gamma = np.broadcast_to(x, dy.shape), scale[:, None, None]
+
+    def mean(value: np.ndarray) -> np.ndarray:
+        return value.mean((1, 2), keepdims=True)
+
+    rstd = 1 / np.sqrt(mean((full - mean(full)) ** 2) + 1e-3)
+    xhat = (full - mean(full)) * rstd
+    y = xhat * gamma + offset[:, None, None]
+    if relu:
+        dy, y = dy * (y > 0), np.maximum(y, 0)
+    w = dy * gamma
+    gradients = [rstd * (w - mean(w) - xhat * mean(w * xhat))]
+    gradients += [(dy * xhat).sum((1, 2)), dy.sum((1, 2))]
+    given = (x, scale, offset)
+    return [y] + [
+        d.sum(0, keepdims=True) if v.shape[0] < n else d
+        for d, v in zip(gradients, given, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_one_op_each_that_broadcasts_what_has_one_sample(
+    rng: np.random.Generator, relu: bool
+) -> None:
+    signature = [tf.TensorSpec((None, *v.shape[1:])) for v in _inputs(rng, (N, N, N))]
+    step = tf.function(_adaptive(tf.nn.relu if relu else tf.identity), signature, jit_compile=True)
+    graph = step.get_concrete_function().graph
+    assert found("forward") == found("backward") == 1
+    assert ops_in(graph) == {"FusedInstanceNorm", "FusedInstanceNormGrad"}
+    for samples in [(N, N, N), (1, N, N), (N, 1, N), (N, N, 1), (1, N, 1), (N, 1, 1), (1, 1, N)]:
+        inputs = _inputs(rng, samples)
+        for got, exact in zip(step(*inputs), _exact(*inputs, relu), strict=True):
+            assert got.shape == exact.shape
+            np.testing.assert_allclose(got, exact, 1e-4, 2e-5 * np.abs(exact).max())
