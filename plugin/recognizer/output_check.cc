@@ -13,6 +13,21 @@
 #include "plugin/recognizer/reach.h"
 
 namespace nv_norms {
+namespace {
+
+// In the shapes that x and y are given; axes have the sizes that a parameter's samples would give
+// them. False: another size is open there.
+bool LeaveSamplesOpen(Problem* problem) {
+  for (std::vector<int64_t>* shape : {&problem->merged_shape, &problem->split_shape}) {
+    if (shape->empty()) continue;
+    shape->front() = -1;
+    if (std::count(shape->begin(), shape->end(), -1) > 1) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 bool OutputCheck::IsCandidate(TensorId y) const {
   if (LosesRounding(y)) return false;
   // A view after a complete output is taken in only if nobody else reads what comes before it.
@@ -41,6 +56,11 @@ bool OutputCheck::Fits(const Output& output, ForwardMatch* match, Reason* reason
   const bool keeps_mean = !output.subtract_mean && moment == Moment::kVariance;
   if (!problem || (keeps_mean && problem->kind != Kind::kLayerNorm) ||
       !ParametersSurelyFit(output, *problem, parameter) || !SizesSurelyFit(output, &problem)) {
+    *reason = Reason::kNotExpressible;
+    return false;
+  }
+  match->open_samples = problem->per_sample && !KnowsSamplesOf(output);
+  if (match->open_samples && !LeaveSamplesOpen(&*problem)) {
     *reason = Reason::kNotExpressible;
     return false;
   }
@@ -75,7 +95,6 @@ bool OutputCheck::Fits(const Output& output, ForwardMatch* match, Reason* reason
     *reason = Reason::kNobodyReadsIt;
     return false;
   }
-  match->open_samples = problem->per_sample && !KnowsSamplesOf(output);
   match->statistics = near_.statistics;
   match->problem = *std::move(problem);
   match->subtract_mean = output.subtract_mean;

@@ -141,15 +141,16 @@ def test_norm_and_its_gradients_are_one_op_each(rng, last, groups, norm, given) 
 @pytest.mark.parametrize(
     "batches", [(N, None, None), (None, N, N), (None, N, None), (N, N, None)], ids=str
 )
-def test_some_batches_known(rng, batches) -> None:
-    graph, shape = _graph(batches=batches)
+@pytest.mark.parametrize("groups", [CHANNELS, 2])
+def test_some_batches_known(rng, batches, groups) -> None:
+    graph, shape = _graph(batches=batches, groups=groups)
     names = ["y", "dx", "dscale", "doffset"]
     after, report = rewrite(graph, fetches=names)
     assert len(report.fused) == 2 and not report.refused, report
     assert fused_nodes(after)[0].attr["per_sample"].b
     for samples in [(N, N, N), *SAMPLES]:
         if all(known in (None, n) for known, n in zip(batches, samples, strict=True)):
-            _check(rng, graph, after, shape, True, CHANNELS, samples, names)
+            _check(rng, graph, after, shape, True, groups, samples, names)
 
 
 @pytest.mark.parametrize("residual", [1, N])
