@@ -81,9 +81,15 @@ SampleCounts::Sources SampleCounts::OfNode(TensorId tensor, int depth) {
     case OpClass::kReduction:
     case OpClass::kView:
       return Of(inputs[0], depth + 1);
-    case OpClass::kBroadcast:
-      return Of(inputs[0], depth + 1) |
-             (view_.op(node) == "BroadcastTo" ? OfShape(inputs[1], depth + 1) : 0);
+    case OpClass::kBroadcast: {
+      if (view_.op(node) == "BroadcastTo") {
+        return Of(inputs[0], depth + 1) | OfShape(inputs[1], depth + 1);
+      }
+      const auto multiples = IntConstant(view_, inputs[1].node);
+      const bool keeps = view_.op(node) == "Tile" && multiples && !multiples->values.empty() &&
+                         multiples->values[0] == 1;
+      return keeps ? Of(inputs[0], depth + 1) : kUnknown;
+    }
     default:
       break;
   }
