@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ..line import BATCH, CHANNELS, STATIC, Input, Line
 
 _HALF = (("mixed_float16", STATIC, "infer"), ("mixed_bfloat16", BATCH, "infer"))
@@ -10,6 +12,11 @@ _TRAIN = (("float32", STATIC, "train"), ("float32", BATCH, "train"))
 # TensorFlow 2.21's remapper makes _MklLayerNorm of these, which has no float64: they fail to run.
 _NO_FLOAT64 = "float64/.*/frozen"
 _FROZEN = (("float32", STATIC, "frozen"), ("float32", BATCH, "frozen"))
+_CPU = Path("/proc/cpuinfo")
+# The types of which it makes one: with oneDNN, float16 only where the CPU computes in it.
+_OF_MKL = "float32|mixed_bfloat16"
+if _CPU.exists() and "avx512_fp16" in _CPU.read_text():
+    _OF_MKL += "|mixed_float16"
 
 
 def legacy(name, cls, shape, kind, *, epsilon=1e-3, axes=None, **options):
@@ -64,8 +71,7 @@ LINES = [
         (2, 8, 8),
         (-2, -1),
         more=_TRAIN + _FROZEN,
-        stock_is_wrong="^float32/(batch|channels)/infer"
-        "|^(float32|mixed_bfloat16)/(batch|channels)/frozen",
+        stock_is_wrong=f"^float32/(batch|channels)/infer|^({_OF_MKL})/(batch|channels)/frozen",
     ),
     # A small epsilon, which the remapper loses when it makes _MklLayerNorm of the frozen graph:
     # tf.nn.moments + tf.nn.batch_normalization.
