@@ -120,21 +120,19 @@ class Remapper {
       return FindForward(*view_, *shapes_, statistics, keep_, open_samples, settled, reason);
     };
     const auto matches = find(/*open_samples=*/true);
+    const auto has_gradients = [&](const ForwardMatch& match) {
+      const auto found = FindBackward(*view_, *shapes_, match, keep_);
+      return !found.empty() &&
+             std::all_of(found.begin(), found.end(),
+                         [&](const BackwardMatch& each) { return IsComplete(match, each); });
+    };
     const bool kept = std::all_of(matches.begin(), matches.end(), [&](const ForwardMatch& match) {
       return !match.open_samples || !HasGradient(*view_, match.statistics.anchor) ||
-             IsWhole(match, FindBackward(*view_, *shapes_, match, keep_));
+             has_gradients(match);
     });
     if (kept) return matches;
     *settled = before;
     return find(/*open_samples=*/false);
-  }
-
-  static bool IsWhole(const ForwardMatch& match, const std::vector<BackwardMatch>& gradients) {
-    return !gradients.empty() &&
-           std::all_of(gradients.begin(), gradients.end(), [&](const BackwardMatch& gradient) {
-             return gradient.dx.valid() && gradient.dgamma.valid() == match.gamma.valid() &&
-                    gradient.dbeta.valid() == match.beta.valid();
-           });
   }
 
   // What a match reads must be there when it is its turn, whoever else is fused before.

@@ -128,6 +128,11 @@ bool HasGradient(const GraphView& view, TensorId anchor) {
   return !RootGradients(view, anchor).empty();
 }
 
+bool IsComplete(const ForwardMatch& forward, const BackwardMatch& match) {
+  return match.dx.valid() && match.dgamma.valid() == forward.gamma.valid() &&
+         match.dbeta.valid() == forward.beta.valid();
+}
+
 bool LeavesDx(const GraphView& view, const ForwardMatch& forward, const BackwardMatch& match) {
   return !match.dx.valid() && LeadsToRoot(view, forward, match) &&
          HasGradient(view, forward.statistics.anchor);
@@ -145,10 +150,6 @@ std::vector<BackwardMatch> FindBackward(const GraphView& view, const Shapes& sha
                                         const std::function<bool(int)>& keep) {
   const auto score = [](const BackwardMatch& m) {
     return 3 * m.dx.valid() + m.dgamma.valid() + m.dbeta.valid();
-  };
-  const auto complete = [&](const BackwardMatch& m) {
-    return m.dx.valid() && m.dgamma.valid() == forward.gamma.valid() &&
-           m.dbeta.valid() == forward.beta.valid();
   };
   const auto depends = [&](TensorId a, TensorId b) {
     return view.DependsOn(a.node, {b.node}) || view.DependsOn(b.node, {a.node});
@@ -175,7 +176,7 @@ std::vector<BackwardMatch> FindBackward(const GraphView& view, const Shapes& sha
         for (BackwardMatch& other : found) {
           if (depends(dy, other.dy)) same = &other;
         }
-        if (same != nullptr && complete(*same)) continue;
+        if (same != nullptr && IsComplete(forward, *same)) continue;
         const TriedDy tried{dy, like, factors, fit == Fit::kBroadcast};
         const BackwardMatch match = FindGradient(view, shapes, differentiated, tried, keep);
         if (!match.found()) continue;

@@ -58,6 +58,9 @@ BackwardMatch FindBackwardFrom(const GraphView& view, const Shapes& shapes,
 // or views of it (a Jacobian's gradients have an axis more).
 bool HasGradient(const GraphView& view, TensorId anchor);
 
+// Whether it has dx and the gradient of each parameter that the forward has.
+bool IsComplete(const ForwardMatch& forward, const BackwardMatch& match);
+
 // Whether x is differentiated by this gradient's dy, but dx is not among what was recognized.
 bool LeavesDx(const GraphView& view, const ForwardMatch& forward, const BackwardMatch& match);
 
