@@ -147,14 +147,18 @@ def _activated(t: Tensor, negative_slope: float, silu: bool) -> Tensor:
     return tf.nn.leaky_relu(t, negative_slope)
 
 
+def samples_of(param: Tensor, channels: Tensor) -> Tensor:
+    """How many samples an instance or group norm's parameter is for; of no channels, one."""
+    return tf.where(channels > 0, tf.size(param) // tf.maximum(channels, 1), 1)
+
+
 def _with_all_samples(x: Tensor, params: Sequence[Tensor], attributes: dict[str, Any]) -> Tensor:
     """x, of one sample perhaps, with as many as the parameters have."""
     shape = tf.shape(x)
     channels = shape[-1 if attributes.get("data_format", "N...C") == "N...C" else 1]
     samples = shape[:1]
     for param in params:
-        of_param = tf.where(channels > 0, tf.size(param) // tf.maximum(channels, 1), 1)
-        samples = tf.broadcast_dynamic_shape(samples, [of_param])
+        samples = tf.broadcast_dynamic_shape(samples, [samples_of(param, channels)])
     repeated = tf.broadcast_to(x, tf.concat([samples, shape[1:]], 0))
     if x.shape.rank is not None:
         one = x.shape[0] in (None, 1)
@@ -164,8 +168,8 @@ def _with_all_samples(x: Tensor, params: Sequence[Tensor], attributes: dict[str,
 
 def _repeated(param: Tensor, shape: Tensor) -> Tensor:
     """A parameter for each channel, of each sample or of all, in the shape [N, C]."""
-    of_all = tf.equal(tf.size(param), shape[1])
-    return tf.broadcast_to(tf.reshape(param, [tf.where(of_all, 1, shape[0]), shape[1]]), shape)
+    own = tf.reshape(param, [samples_of(param, shape[1]), shape[1]])
+    return tf.broadcast_to(own, shape)
 
 
 def _layout(op: str, x: Tensor, attributes: dict[str, Any]) -> _Axes | _Channels:
