@@ -77,6 +77,7 @@ def _fetched_nodes(graph_def: tf.compat.v1.GraphDef, fetches: Iterable[str] | No
             f"fetches: expected None or a sequence of names, got {type(fetches).__name__} "
             f"({fetches!r})"
         )
+    nodes = {node.name: node for node in graph_def.node}
     names: list[str] = []
     for fetch in fetches:
         if not isinstance(fetch, str):
@@ -84,13 +85,39 @@ def _fetched_nodes(graph_def: tf.compat.v1.GraphDef, fetches: Iterable[str] | No
         name, colon, port = fetch.removeprefix("^").partition(":")
         if colon and not port.isdecimal():
             raise ValueError(f'fetches: expected names like "y" or "y:0", got {fetch!r}')
+        if name not in nodes:
+            raise ValueError(
+                f"fetches: the graph has no node named {name!r} (it has {len(nodes)} nodes)"
+            )
+        outputs = _count_outputs(nodes[name], graph_def.library)
+        if colon and outputs is not None and int(port) >= outputs:
+            raise ValueError(
+                f"fetches: {name!r} has no output {port} (of {outputs}), got {fetch!r}"
+            )
         if name not in names:
             names.append(name)
-    present = {node.name for node in graph_def.node}
-    missing = [name for name in names if name not in present]
-    if missing:
-        raise ValueError(
-            f"fetches: the graph has no node named {', '.join(map(repr, missing))} "
-            f"(it has {len(present)} nodes)"
-        )
     return names
+
+
+def _count_outputs(
+    node: tf.compat.v1.NodeDef, library: tf.core.framework.function_pb2.FunctionDefLibrary
+) -> int | None:
+    """How many tensors a node gives; None if its op is not known here."""
+    from tensorflow.python.framework import op_def_registry
+
+    op = op_def_registry.get(node.op)
+    if op is None:
+        called = (each.signature for each in library.function)
+        op = next((signature for signature in called if signature.name == node.op), None)
+    if op is None:
+        return None
+    defaults = {attr.name: attr.default_value for attr in op.attr}
+    count = 0
+    for output in op.output_arg:
+        name = output.number_attr or output.type_list_attr
+        value = node.attr[name] if name in node.attr else defaults.get(name)
+        if not name or value is None:
+            count += 1
+        else:
+            count += value.i if output.number_attr else len(value.list.type)
+    return count

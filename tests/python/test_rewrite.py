@@ -110,6 +110,8 @@ def test_wrong_arguments_are_named() -> None:
         rewrite(graph, fetches=5)
     with pytest.raises(ValueError, match="no node named 'nope'"):
         rewrite(graph, fetches=["out", "nope:0"])
+    with pytest.raises(ValueError, match=r"'out' has no output 1 \(of 1\), got 'out:1'"):
+        rewrite(graph, fetches=["out:1"])
     with pytest.raises(TypeError, match="device: expected None or a string, got int"):
         rewrite(graph, device=0)
     with pytest.raises(ValueError, match="""names like "y" or "y:0", got 'out:x'"""):
