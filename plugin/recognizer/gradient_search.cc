@@ -1,23 +1,20 @@
 #include "plugin/recognizer/gradient_search.h"
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
-#include <set>
 
 #include "plugin/graph/constants.h"
-#include "plugin/recognizer/any_rank.h"
 #include "plugin/recognizer/bags.h"
 #include "plugin/recognizer/clamp_ops.h"
-#include "plugin/recognizer/draws.h"
 #include "plugin/recognizer/dy_shape.h"
+#include "plugin/recognizer/gradient_check.h"
+#include "plugin/recognizer/gradient_reference.h"
 #include "plugin/recognizer/moments.h"
 #include "plugin/recognizer/open_sizes.h"
 #include "plugin/recognizer/ops.h"
 #include "plugin/recognizer/reach.h"
 #include "plugin/recognizer/sample_counts.h"
 #include "plugin/recognizer/stops.h"
-#include "plugin/recognizer/textbook.h"
 
 namespace nv_norms {
 namespace {
@@ -28,8 +25,6 @@ constexpr size_t kMaxTerms = 8;
 
 double Plus(double a, double b) { return a + b; }
 double Minus(double a, double b) { return a - b; }
-double Times(double a, double b) { return a * b; }
-double Quotient(double a, double b) { return a / b; }
 
 // Whether a term is taken off again, as in the gradient of x - x. That is 0; beside a fused dx it
 // would be what rounding leaves of it, and nothing could be removed.
@@ -50,12 +45,7 @@ class GradientSearch {
  public:
   GradientSearch(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
                  const TriedDy& tried, const std::function<bool(int)>& keep)
-      : view_(view),
-        shapes_(shapes),
-        forward_(forward),
-        factors_(tried.factors),
-        sum_dy_(tried.sum),
-        keep_(keep) {
+      : view_(view), shapes_(shapes), forward_(forward), tried_(tried), keep_(keep) {
     const TensorId dy = tried.dy;
     scene_ = SceneAround(view, shapes, forward.statistics);
     scene_.dy = dy;
@@ -65,7 +55,7 @@ class GradientSearch {
     scene_.dependents = from_dy_;
     scene_.dependents.insert(forward.core.begin(), forward.core.end());
     forward_core_.insert(forward.core.begin(), forward.core.end());
-    for (const Part& factor : factors_) LookBehindTranspose(factor.tensor);
+    for (const Part& factor : tried_.factors) LookBehindTranspose(factor.tensor);
     for (int node : from_dy_) {
       for (const TensorId& input : view.inputs(node)) FollowIfOurs(input, kHopsFromX);
     }
@@ -77,10 +67,10 @@ class GradientSearch {
       interpreter_ = &interpreter;
       match_ = BackwardMatch();
       match_.dy = scene_.dy;
-      match_.factors = factors_;
-      match_.sum_dy = sum_dy_;
+      match_.factors = tried_.factors;
+      match_.sum_dy = tried_.sum;
       match_.gamma = forward_.gamma;
-      reference_ = ReferenceOf(&interpreter, axes_);
+      reference_ = ReferenceGradients(view_, forward_, tried_, &interpreter, axes_);
       if (reference_) {
         x_dims_ = interpreter.Eval(forward_.x)->dims;
         const Value* dy = interpreter.Eval(scene_.dy);
@@ -92,20 +82,24 @@ class GradientSearch {
         if (!interpreter.restart()) CheckLayoutOfDx();
       }
       if (interpreter.restart()) continue;
-      if (!reference_ || !match_.found() || !HoldsInEveryDrawOf(scene_) || !HoldsForEveryRank() ||
-          HangsOnOthers(interpreter) || !SizesSurelyFit()) {
+      if (!reference_ || !match_.found()) return BackwardMatch();
+      const Dim& parameter = reference_->parameter;
+      GradientCheck check(view_, shapes_, forward_, tried_, scene_, from_dy_, match_, &axes_);
+      if (!check.HoldsInEveryDraw() || !check.HoldsForEveryRank(x_dims_) ||
+          check.HangsOnOthers(interpreter, sources_, &behind_) ||
+          !check.SizesSurelyFit(x_dims_, parameter)) {
         return BackwardMatch();
       }
       if (forward_.lone) {
         const Dim reduced = ReducedAtoms(view_, forward_.statistics, &interpreter);
         match_.problem =
-            FindProblem(axes_, x_dims_, reduced, forward_.gamma.valid() ? &parameter_ : nullptr,
+            FindProblem(axes_, x_dims_, reduced, forward_.gamma.valid() ? &parameter : nullptr,
                         forward_.statistics.moment);
         if (!match_.problem ||
-            MergesUnknownAxes(*match_.problem, x_dims_, shapes_.Get(forward_.x).dims, parameter_) ||
+            MergesUnknownAxes(*match_.problem, x_dims_, shapes_.Get(forward_.x).dims, parameter) ||
             (match_.problem->per_sample && !KnowsSamples(shapes_, forward_.x, forward_.gamma)) ||
             (forward_.gamma.valid() &&
-             IsLeftOpenAlong(view_, shapes_, forward_.x, x_dims_, parameter_))) {
+             IsLeftOpenAlong(view_, shapes_, forward_.x, x_dims_, parameter))) {
           return BackwardMatch();
         }
       }
@@ -117,9 +111,9 @@ class GradientSearch {
       match_.core = CoreNodes();
       match_.reshape_dy = match_.reshape_dy || (IsReshaped(view_, scene_.dy, behind_) &&
                                                 !HasSurelyShapeOf(shapes_, scene_.dy, forward_.x));
-      const bool plain = !sum_dy_ && factors_.empty() && !forward_.open_samples;
+      const bool plain = !tried_.sum && tried_.factors.empty() && !forward_.open_samples;
       if (!plain && match_.reshape_dy) return BackwardMatch();
-      if (sum_dy_ && !IsSummed()) return BackwardMatch();
+      if (tried_.sum && !IsSummed()) return BackwardMatch();
       match_.stops_gradient = StopsGradient(view_, behind_, forward_core_);
       return match_;
     }
@@ -174,44 +168,6 @@ class GradientSearch {
     return ours;
   }
 
-  std::optional<Gradients> ReferenceOf(Interpreter* interpreter, const Axes& axes) {
-    const auto normalized = Normalize(view_, forward_.statistics, interpreter);
-    const Value* dy = interpreter->restart() ? nullptr : interpreter->Eval(scene_.dy);
-    if (!normalized || dy == nullptr) return std::nullopt;
-    if (forward_.lone && OverTheBatch(*normalized)) return std::nullopt;
-    Numbers gamma = Numbers::Scalar(1.0);
-    parameter_.clear();
-    for (const TensorId& tensor : {forward_.gamma, forward_.beta}) {
-      if (!tensor.valid()) continue;
-      const Value* value = interpreter->Eval(tensor);
-      // y itself ties gamma's axes to those of x; without it, the gradient must.
-      if (value == nullptr) return std::nullopt;
-      if (!forward_.lone && interpreter->Eval(forward_.y) == nullptr) return std::nullopt;
-      parameter_ = value->Flat();
-      if (tensor == forward_.gamma) gamma = value->numbers;
-    }
-    Dim others;
-    for (Atom atom : normalized->plain.atoms) {
-      if (std::find(parameter_.begin(), parameter_.end(), atom) == parameter_.end()) {
-        others.push_back(atom);
-      }
-    }
-    // y ties the factors' axes, too, and those of what goes on beside it.
-    const bool ties = sum_dy_ || !factors_.empty();
-    if (ties && interpreter->Eval(forward_.y) == nullptr) return std::nullopt;
-    Numbers scaled = dy->numbers;
-    for (const Part& factor : factors_) {
-      const Value* value = interpreter->Eval(factor.tensor);
-      if (value == nullptr) return std::nullopt;
-      for (Atom atom : value->numbers.atoms) {
-        if (!normalized->plain.VariesAlong(atom)) return std::nullopt;
-      }
-      scaled = Zip(scaled, value->numbers, factor.inverted ? Quotient : Times);
-    }
-    const double count = interpreter->RealSize(axes.size(others));
-    return GradientsOf(*normalized, forward_.subtract_mean, scaled, gamma, others, count);
-  }
-
   bool FromDy(TensorId tensor) const {
     return tensor == scene_.dy || tensor == scene_.before_dy || from_dy_.count(tensor.node) > 0;
   }
@@ -250,18 +206,19 @@ class GradientSearch {
 
   void TryParameter(TensorId tensor, bool wants_dgamma, bool wants_dbeta) {
     const Value* value = interpreter_->Eval(tensor);
-    if (value == nullptr || value->Flat() != parameter_) return;
+    if (value == nullptr || value->Flat() != reference_->parameter) return;
     std::vector<int64_t> shape;
     if (forward_.open_samples ? !ShapeForReshape(tensor, value->dims, &shape)
                               : !ShapeOfSum(tensor, value->dims, &shape)) {
       return;
     }
     if (wants_dgamma && !match_.dgamma.valid() && HasSamplesOf(tensor, forward_.gamma) &&
-        IsGradient(value->numbers, reference_->dgamma, forward_.statistics.tolerance)) {
+        IsGradient(value->numbers, reference_->gradients.dgamma, forward_.statistics.tolerance)) {
       match_.dgamma = tensor;
       match_.dgamma_shape = shape;
     } else if (wants_dbeta && !match_.dbeta.valid() && HasSamplesOf(tensor, forward_.beta) &&
-               IsGradient(value->numbers, reference_->dbeta, forward_.statistics.tolerance)) {
+               IsGradient(value->numbers, reference_->gradients.dbeta,
+                          forward_.statistics.tolerance)) {
       match_.dbeta = tensor;
       match_.dbeta_shape = shape;
     }
@@ -316,7 +273,7 @@ class GradientSearch {
     if (!forward_.open_samples) return true;
     if (!sample_counts_) {
       sample_counts_.emplace(view_, shapes_, forward_.x, std::vector{forward_.gamma, forward_.beta},
-                             std::vector{scene_.dy, scene_.before_dy}, sum_dy_);
+                             std::vector{scene_.dy, scene_.before_dy}, tried_.sum);
     }
     return sample_counts_->HasThoseOf(tensor, source);
   }
@@ -330,7 +287,7 @@ class GradientSearch {
   void TryDx(TensorId tensor) {
     const Value* value = interpreter_->Eval(tensor);
     if (value == nullptr) return;
-    if (IsGradient(value->numbers, reference_->dx, forward_.statistics.tolerance)) {
+    if (IsGradient(value->numbers, reference_->gradients.dx, forward_.statistics.tolerance)) {
       if (HasSamplesOf(tensor, forward_.x)) match_.dx = tensor;
       return;
     }
@@ -361,11 +318,12 @@ class GradientSearch {
         // all of them.
         ok = term != nullptr &&
              std::all_of(term->numbers.atoms.begin(), term->numbers.atoms.end(),
-                         [&](Atom atom) { return reference_->dx.VariesAlong(atom); });
+                         [&](Atom atom) { return reference_->gradients.dx.VariesAlong(atom); });
         if (ok) sum = Zip(sum, term->numbers, core[i].inverted ? Minus : Plus);
       }
       if (interpreter_->restart()) return;
-      if (!ok || !IsGradient(sum, reference_->dx, forward_.statistics.tolerance)) continue;
+      if (!ok || !IsGradient(sum, reference_->gradients.dx, forward_.statistics.tolerance))
+        continue;
       for (const BagItem& other : others) parts.push_back({other.tensor, other.inverted});
       match_.dx = tensor;
       match_.terms = terms;
@@ -409,79 +367,6 @@ class GradientSearch {
     return value == nullptr ? Dims() : value->dims;
   }
 
-  bool HoldsInEveryDrawOf(const Scene& scene) {
-    for (int draw = 1; draw < Interpreter::kNumDraws; ++draw) {
-      Interpreter interpreter(scene, &axes_, draw);
-      if (!Holds(&interpreter, axes_)) return false;
-    }
-    return true;
-  }
-
-  // Whether more than x, dy, the parameters and the factors is in it, and does not cancel where it
-  // is 0.
-  bool HangsOnOthers(const Interpreter& interpreter) {
-    std::vector<TensorId> outputs = {match_.dgamma, match_.dbeta};
-    for (const Part& term : match_.terms) outputs.push_back(term.tensor);
-    if (match_.terms.empty()) outputs.push_back(match_.dx);
-    std::vector<TensorId> parameters = {forward_.gamma, forward_.beta};
-    for (const Part& factor : factors_) parameters.push_back(factor.tensor);
-    parameters.insert(parameters.end(), sources_.begin(), sources_.end());
-    behind_.clear();
-    Scene scene = scene_;
-    for (TensorId output : outputs) {
-      if (!output.valid()) continue;
-      for (TensorId operand : interpreter.OperandsOf(output, parameters, &behind_)) {
-        scene.zeros.push_back(operand);
-      }
-    }
-    return !scene.zeros.empty() && !HoldsInEveryDrawOf(scene);
-  }
-
-  // The forward holds for every rank where nobody knows x's; its gradient may count axes another
-  // way. A dy of known rank tells x's.
-  bool HoldsForEveryRank() {
-    const TensorInfo& dy = shapes_.Get(scene_.dy);
-    if (shapes_.Get(forward_.x).rank_known) return true;
-    if (dy.rank_known && dy.dims.size() == x_dims_.size()) return true;
-    const auto holds = [&](Interpreter* interpreter, const Axes& axes) {
-      return Holds(interpreter, axes) && HasShapes(interpreter);
-    };
-    return HoldsForAnyRank(scene_, static_cast<int>(x_dims_.size()), holds);
-  }
-
-  // The forward was asked the same of what its y ties.
-  bool SizesSurelyFit() {
-    if (axes_.tied().empty()) return true;
-    Axes axes;
-    const auto see = [&](const std::vector<TensorId>& tensors) {
-      return nv_norms::HoldsInEveryDraw(scene_, &axes, [&](Interpreter* interpreter, const Axes&) {
-        return std::all_of(tensors.begin(), tensors.end(),
-                           [&](TensorId tensor) { return interpreter->Eval(tensor) != nullptr; });
-      });
-    };
-    if (!forward_.lone && !see({forward_.y})) return false;
-    const std::set<int64_t> before = axes.tied();
-    std::vector<TensorId> tensors = {forward_.x, scene_.dy};
-    for (TensorId tensor : {match_.dgamma, match_.dbeta}) {
-      if (tensor.valid()) tensors.push_back(tensor);
-    }
-    // What goes on beside dx may be broadcast with it as it likes.
-    for (const Part& term : match_.terms) tensors.push_back(term.tensor);
-    if (match_.dx.valid() && match_.terms.empty()) {
-      const int node = match_.dx.node;
-      const bool one_shape = view_.op(node) == "AddN";
-      for (const TensorId& term : one_shape ? view_.inputs(node) : std::vector{match_.dx}) {
-        if (FromDy(term)) tensors.push_back(term);
-      }
-    }
-    // Without what tied them before, the Sum that undoes a broadcast may be one over anything.
-    if (!see(tensors)) return false;
-    std::set<int64_t> tied;
-    std::set_difference(axes.tied().begin(), axes.tied().end(), before.begin(), before.end(),
-                        std::inserter(tied, tied.end()));
-    return TiesAreChecked(view_, shapes_, forward_.x, x_dims_, parameter_, tied, &axes);
-  }
-
   // Whether dx has x's shape, too, where dy is larger.
   bool IsSummed() const {
     if (!match_.dx.valid()) return true;
@@ -489,51 +374,6 @@ class GradientSearch {
     return std::all_of(match_.terms.begin(), match_.terms.end(), [&](const Part& term) {
       return IsSummedLike(view_, term.tensor, scene_.dy, from_dy_);
     });
-  }
-
-  bool HasShapes(Interpreter* interpreter) const {
-    if (match_.dx.valid()) {
-      const Value* dx = interpreter->Eval(match_.dx);
-      const Value* x = interpreter->Eval(forward_.x);
-      if (match_.reshape_dx ? dx->Flat() != x->Flat() : dx->dims != x->dims) return false;
-    }
-    for (TensorId tensor : {match_.dgamma, match_.dbeta}) {
-      if (tensor.valid() && interpreter->Eval(tensor)->Flat() != parameter_) return false;
-    }
-    return true;
-  }
-
-  bool Holds(Interpreter* interpreter, const Axes& axes) {
-    const auto reference = ReferenceOf(interpreter, axes);
-    if (!reference) return false;
-    if (match_.dx.valid()) {
-      const Value* whole = interpreter->Eval(match_.dx);
-      if (whole == nullptr) return false;
-      Numbers dx = whole->numbers;
-      for (const Part& part : match_.parts) {
-        const Value* value = interpreter->Eval(part.tensor);
-        if (value == nullptr) return false;
-        // What varies along axes that the whole has not is no part of it, and would cost the
-        // product of all of them.
-        for (Atom atom : value->numbers.atoms) {
-          if (!whole->numbers.VariesAlong(atom)) return false;
-        }
-        dx = Zip(dx, value->numbers, part.inverted ? Plus : Minus);
-      }
-      // What is taken away may be far larger than what is left.
-      const double size = std::max(MaxAbs(whole->numbers), MaxAbs(reference->dx));
-      const double error = MaxAbs(Zip(dx, reference->dx, Minus));
-      if (!(error <= 1e-9 * size + forward_.statistics.tolerance * MaxAbs(reference->dx)))
-        return false;
-    }
-    for (const auto& [tensor, expected] : {std::make_pair(match_.dgamma, &reference->dgamma),
-                                           std::make_pair(match_.dbeta, &reference->dbeta)}) {
-      if (!tensor.valid()) continue;
-      const Value* value = interpreter->Eval(tensor);
-      if (value == nullptr || !Close(value->numbers, *expected, forward_.statistics.tolerance))
-        return false;
-    }
-    return true;
   }
 
   std::vector<int> CoreNodes() const {
@@ -549,8 +389,7 @@ class GradientSearch {
   const GraphView& view_;
   const Shapes& shapes_;
   const ForwardMatch& forward_;
-  const std::vector<Part>& factors_;
-  const bool sum_dy_;
+  const TriedDy& tried_;
   const std::function<bool(int)>& keep_;
   Scene scene_;
   Axes axes_;
@@ -562,9 +401,8 @@ class GradientSearch {
   std::optional<SampleCounts> sample_counts_;
 
   Interpreter* interpreter_ = nullptr;
-  std::optional<Gradients> reference_;
+  std::optional<GradientReference> reference_;
   Dims x_dims_;
-  Dim parameter_;
   BackwardMatch match_;
 };
 
