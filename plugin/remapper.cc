@@ -122,9 +122,11 @@ class Remapper {
     const auto matches = find(/*open_samples=*/true);
     const auto has_gradients = [&](const ForwardMatch& match) {
       const auto found = FindBackward(*view_, *shapes_, match, keep_);
-      return !found.empty() &&
-             std::all_of(found.begin(), found.end(),
-                         [&](const BackwardMatch& each) { return IsComplete(match, each); });
+      const bool complete = std::all_of(found.begin(), found.end(), [&](const BackwardMatch& each) {
+        return IsComplete(match, each);
+      });
+      // Of a parameter that is not trained there is no gradient.
+      return !found.empty() && (complete || !NeedsAnchor(*view_, match, found, keep_));
     };
     const bool kept = std::all_of(matches.begin(), matches.end(), [&](const ForwardMatch& match) {
       return !match.open_samples || !HasGradient(*view_, match.statistics.anchor) ||

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <unordered_set>
 
 #include "plugin/recognizer/dy_candidates.h"
 #include "plugin/recognizer/dy_shape.h"
@@ -131,6 +132,26 @@ bool HasGradient(const GraphView& view, TensorId anchor) {
 bool IsComplete(const ForwardMatch& forward, const BackwardMatch& match) {
   return match.dx.valid() && match.dgamma.valid() == forward.gamma.valid() &&
          match.dbeta.valid() == forward.beta.valid();
+}
+
+bool NeedsAnchor(const GraphView& view, const ForwardMatch& forward,
+                 const std::vector<BackwardMatch>& gradients,
+                 const std::function<bool(int)>& keep) {
+  const int anchor = forward.statistics.anchor.node;
+  if (keep(anchor)) return true;
+  std::unordered_set<int> seen = {anchor, forward.y.node};
+  for (const BackwardMatch& gradient : gradients) {
+    for (TensorId output : gradient.outputs()) seen.insert(output.node);
+  }
+  std::vector<int> nodes = {anchor};
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    for (const Consumer& c : view.consumers(nodes[i])) {
+      if (!view.live(c.node) || !seen.insert(c.node).second) continue;
+      if (keep(c.node) || !IsPure(view.op(c.node))) return true;
+      nodes.push_back(c.node);
+    }
+  }
+  return false;
 }
 
 bool LeavesDx(const GraphView& view, const ForwardMatch& forward, const BackwardMatch& match) {

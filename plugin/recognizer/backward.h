@@ -61,6 +61,11 @@ bool HasGradient(const GraphView& view, TensorId anchor);
 // Whether it has dx and the gradient of each parameter that the forward has.
 bool IsComplete(const ForwardMatch& forward, const BackwardMatch& match);
 
+// Whether the anchor is still read once fused ops give y and what the gradients give: by a gradient
+// that was not found, say. MarkLive() has been called.
+bool NeedsAnchor(const GraphView& view, const ForwardMatch& forward,
+                 const std::vector<BackwardMatch>& gradients, const std::function<bool(int)>& keep);
+
 // Whether x is differentiated by this gradient's dy, but dx is not among what was recognized.
 bool LeavesDx(const GraphView& view, const ForwardMatch& forward, const BackwardMatch& match);
 

@@ -180,7 +180,8 @@ class GradientSearch {
     const bool wants_dgamma = forward_.gamma.valid();
     const bool wants_dbeta = forward_.beta.valid() || (forward_.lone && wants_dgamma);
     for (int node : nodes) {
-      if (MakesY(node)) continue;
+      // What nobody asks for is no gradient to take in; its type may be unknown, too.
+      if (MakesY(node) || !view_.live(node)) continue;
       const std::string& op = view_.op(node);
       const TensorId tensor{node, 0};
       if (wants_dgamma || wants_dbeta) {

@@ -5,6 +5,7 @@ TensorFlow. Scales that are not understood so stay beside the op."""
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -22,9 +23,9 @@ NORMS = [plain, batch_normalization, scale_first]
 
 def _graph(
     norm=plain, last=True, groups=CHANNELS, batches=(None, None, None), flat=False, residual=False,
-    scaled=True, shifted=True, gradient=True,
+    scaled=True, shifted=True, gradients=("dx", "dscale", "doffset"),
 ):  # fmt: skip
-    """y, dx, dscale and doffset of a norm, whose parameters come as [N, C]."""
+    """y of a norm, whose parameters come as [N, C], and its gradients."""
     middle = (1, 1, CHANNELS) if last else (CHANNELS, 1, 1)
     shape = (*SPACE, CHANNELS) if last else (CHANNELS, *SPACE)
     split = (groups, CHANNELS // groups)
@@ -51,13 +52,14 @@ def _graph(
             y = y + placeholder("residual", (None, *shape))
         y = tf.identity(y, name="y")
         dy = placeholder("dy", y.shape)
-        if not gradient:
-            return
         wanted = {"dx": x}
         wanted |= {"dscale": given["scale"]} if scaled else {}
         wanted |= {"doffset": given["offset"]} if shifted else {}
-        gradients = tf.gradients(y, list(wanted.values()), grad_ys=dy)
-        for name, value in zip(wanted, gradients, strict=True):
+        wanted = {name: wanted[name] for name in gradients if name in wanted}
+        if not wanted:
+            return
+        values = tf.gradients(y, list(wanted.values()), grad_ys=dy)
+        for name, value in zip(wanted, values, strict=True):
             tf.identity(value, name=name)
 
     return trace(make), shape
@@ -138,6 +140,37 @@ def test_norm_and_its_gradients_are_one_op_each(rng, last, groups, norm, given) 
         )
 
 
+def _ops_behind(graph, names) -> set[str]:
+    """The ops that are run for these nodes. (extract_sub_graph takes what is colocated, too.)"""
+    nodes = {node.name: node for node in graph.node}
+    seen, waiting = set(), list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting += [re.sub(r"^\^|:\d+$", "", each) for each in nodes[name].input]
+    return {nodes[name].op for name in seen}
+
+
+_SOME = [("dx",), ("dx", "doffset"), ("dx", "dscale"), ("dscale", "doffset"), ("dscale",)]
+
+
+@pytest.mark.parametrize("gradients", _SOME, ids=",".join)
+@pytest.mark.parametrize("norm", NORMS, ids=lambda n: n.__name__)
+@pytest.mark.parametrize("groups", [CHANNELS, 2])
+@pytest.mark.parametrize("last", [True, False], ids=["last", "first"])
+def test_what_is_not_trained_has_no_gradient(rng, last, groups, norm, gradients) -> None:
+    graph, shape = _graph(norm, last, groups, gradients=gradients)
+    names = ["y", *gradients]
+    after, report = rewrite(graph, fetches=names)
+    assert len(report.fused) == 2 and not report.refused, report
+    (node,) = fused_nodes(after)
+    assert node.attr["per_sample"].b
+    assert not {"Rsqrt", "Sqrt"} & _ops_behind(after, names)
+    for samples in [(N, N, N), *SAMPLES]:
+        _check(rng, graph, after, shape, last, groups, samples, names)
+
+
 @pytest.mark.parametrize(
     "batches", [(N, None, None), (None, N, N), (None, N, None), (N, N, None)], ids=str
 )
@@ -171,7 +204,7 @@ def test_a_residual_of_an_unknown_batch(rng, residual) -> None:
 @pytest.mark.parametrize("groups", [CHANNELS, 2])
 @pytest.mark.parametrize("last", [True, False], ids=["last", "first"])
 def test_forward_alone(rng, last, groups) -> None:
-    graph, shape = _graph(last=last, groups=groups, gradient=False)
+    graph, shape = _graph(last=last, groups=groups, gradients=())
     after, report = rewrite(graph, fetches=["y"])
     assert len(report.fused) == 1 and not report.refused, report
     assert fused_nodes(after)[0].attr["per_sample"].b
