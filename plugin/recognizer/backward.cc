@@ -22,6 +22,7 @@ std::vector<int> ReadersOf(const GraphView& view, TensorId anchor,
   std::vector<int> nodes = {anchor.node}, readers;
   for (size_t i = 0; i < nodes.size(); ++i) {
     for (const Consumer& c : view.consumers(nodes[i])) {
+      if (!view.live(c.node)) continue;
       const OpClass of = ClassOf(view.op(c.node));
       if (wanted(view.op(c.node))) readers.push_back(c.node);
       const bool follow = is_root && (of == OpClass::kView || of == OpClass::kBroadcast);

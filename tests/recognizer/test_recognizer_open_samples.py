@@ -275,3 +275,14 @@ def test_y_broadcast_with_more_samples_behind_the_norm(rng) -> None:
             stock, got = (run(g, feeds, f"{name}:0") for g in (graph, after))
             assert got.shape == stock.shape
             np.testing.assert_allclose(got, stock, 1e-3, 1e-4 * np.abs(stock).max(), err_msg=name)
+
+
+@pytest.mark.parametrize("batch", [None, N], ids=str)
+def test_gradients_that_nobody_fetches_do_not_count(rng, batch) -> None:
+    graph, shape = _graph(batches=(batch,) * 3)
+    after, report = rewrite(graph, fetches=["y"])
+    assert len(report.fused) == 1 and not report.refused, report
+    (node,) = fused_nodes(after)
+    assert node.attr["per_sample"].b and node.attr["num_scale"].i == node.attr["num_offset"].i == 1
+    for samples in [(N, N, N), *SAMPLES] if batch is None else [(N, N, N)]:
+        _check(rng, graph, after, shape, True, CHANNELS, samples, ["y"])
