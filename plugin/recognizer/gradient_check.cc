@@ -9,12 +9,10 @@
 #include "plugin/recognizer/draws.h"
 
 namespace nv_norms {
-namespace {
 
-double Added(double a, double b) { return a + b; }
-double Subtracted(double a, double b) { return a - b; }
-
-}  // namespace
+bool IsFromDy(const Scene& scene, const std::unordered_set<int>& from_dy, TensorId tensor) {
+  return tensor == scene.dy || tensor == scene.before_dy || from_dy.count(tensor.node) > 0;
+}
 
 bool GradientCheck::HoldsForEveryRank(const Dims& x_dims) const {
   const TensorInfo& dy = shapes_.Get(scene_.dy);
@@ -68,7 +66,7 @@ bool GradientCheck::SizesSurelyFit(const Dims& x_dims, const Dim& parameter) con
     const int node = match_.dx.node;
     const bool one_shape = view_.op(node) == "AddN";
     for (const TensorId& term : one_shape ? view_.inputs(node) : std::vector{match_.dx}) {
-      if (FromDy(term)) tensors.push_back(term);
+      if (IsFromDy(scene_, from_dy_, term)) tensors.push_back(term);
     }
   }
   // Without what tied them before, the Sum that undoes a broadcast may be one over anything.
@@ -77,10 +75,6 @@ bool GradientCheck::SizesSurelyFit(const Dims& x_dims, const Dim& parameter) con
   std::set_difference(axes.tied().begin(), axes.tied().end(), before.begin(), before.end(),
                       std::inserter(tied, tied.end()));
   return TiesAreChecked(view_, shapes_, forward_.x, x_dims, parameter, tied, &axes);
-}
-
-bool GradientCheck::FromDy(TensorId tensor) const {
-  return tensor == scene_.dy || tensor == scene_.before_dy || from_dy_.count(tensor.node) > 0;
 }
 
 bool GradientCheck::HoldsInEveryDrawOf(const Scene& scene) const {
@@ -103,17 +97,14 @@ std::optional<GradientReference> GradientCheck::Holds(Interpreter* interpreter,
     Numbers dx = whole->numbers;
     for (const Part& part : match_.parts) {
       const Value* value = interpreter->Eval(part.tensor);
-      if (value == nullptr) return std::nullopt;
       // What varies along axes that the whole has not is no part of it, and would cost the product
       // of all of them.
-      for (Atom atom : value->numbers.atoms) {
-        if (!whole->numbers.VariesAlong(atom)) return std::nullopt;
-      }
-      dx = Zip(dx, value->numbers, part.inverted ? Added : Subtracted);
+      if (value == nullptr || !value->numbers.VariesWithin(whole->numbers)) return std::nullopt;
+      dx = Zip(dx, value->numbers, part.inverted ? Plus : Minus);
     }
     // What is taken away may be far larger than what is left.
     const double size = std::max(MaxAbs(whole->numbers), MaxAbs(expected.dx));
-    const double error = MaxAbs(Zip(dx, expected.dx, Subtracted));
+    const double error = MaxAbs(Zip(dx, expected.dx, Minus));
     if (!(error <= 1e-9 * size + tolerance * MaxAbs(expected.dx))) return std::nullopt;
   }
   for (const auto& [tensor, numbers] : {std::make_pair(match_.dgamma, &expected.dgamma),

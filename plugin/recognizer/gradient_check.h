@@ -11,6 +11,10 @@
 
 namespace nv_norms {
 
+// Whether a tensor is dy, before a Transpose of it or not, or of the nodes `from_dy` that depend on
+// it.
+bool IsFromDy(const Scene& scene, const std::unordered_set<int>& from_dy, TensorId tensor);
+
 // Whether what was found in one draw is the gradient whatever x, dy, their sizes and what lies
 // beside them are.
 class GradientCheck {
@@ -40,7 +44,6 @@ class GradientCheck {
   bool SizesSurelyFit(const Dims& x_dims, const Dim& parameter) const;
 
  private:
-  bool FromDy(TensorId tensor) const;
   bool HoldsInEveryDrawOf(const Scene& scene) const;
   std::optional<GradientReference> Holds(Interpreter* interpreter, const Axes& axes) const;
   bool HasShapes(Interpreter* interpreter, const Dim& parameter) const;

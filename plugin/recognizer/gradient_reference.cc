@@ -5,12 +5,6 @@
 #include "plugin/recognizer/moments.h"
 
 namespace nv_norms {
-namespace {
-
-double TimesFactor(double a, double b) { return a * b; }
-double OverFactor(double a, double b) { return a / b; }
-
-}  // namespace
 
 std::optional<GradientReference> ReferenceGradients(const GraphView& view,
                                                     const ForwardMatch& forward,
@@ -44,11 +38,8 @@ std::optional<GradientReference> ReferenceGradients(const GraphView& view,
   Numbers scaled = dy->numbers;
   for (const Part& factor : tried.factors) {
     const Value* value = interpreter->Eval(factor.tensor);
-    if (value == nullptr) return std::nullopt;
-    for (Atom atom : value->numbers.atoms) {
-      if (!normalized->plain.VariesAlong(atom)) return std::nullopt;
-    }
-    scaled = Zip(scaled, value->numbers, factor.inverted ? OverFactor : TimesFactor);
+    if (value == nullptr || !value->numbers.VariesWithin(normalized->plain)) return std::nullopt;
+    scaled = Zip(scaled, value->numbers, factor.inverted ? Over : Times);
   }
   const double count = interpreter->RealSize(axes.size(others));
   out.gradients = GradientsOf(*normalized, forward.subtract_mean, scaled, gamma, others, count);

@@ -23,9 +23,6 @@ constexpr int kMaxDescendants = 120;  // of dy: a gradient has up to 80 nodes, t
 constexpr int kHopsFromX = 6;
 constexpr size_t kMaxTerms = 8;
 
-double Plus(double a, double b) { return a + b; }
-double Minus(double a, double b) { return a - b; }
-
 // Whether a term is taken off again, as in the gradient of x - x. That is 0; beside a fused dx it
 // would be what rounding leaves of it, and nothing could be removed.
 bool HoldsBothSigns(const std::vector<BagItem>& terms) {
@@ -168,9 +165,7 @@ class GradientSearch {
     return ours;
   }
 
-  bool FromDy(TensorId tensor) const {
-    return tensor == scene_.dy || tensor == scene_.before_dy || from_dy_.count(tensor.node) > 0;
-  }
+  bool FromDy(TensorId tensor) const { return IsFromDy(scene_, from_dy_, tensor); }
 
   void Visit() {
     std::vector<int> nodes(from_dy_.begin(), from_dy_.end());
@@ -317,9 +312,7 @@ class GradientSearch {
         if (!HasSamplesOf(core[i].tensor, forward_.x)) term = nullptr;
         // What varies along axes that dx has not is no term of it, and would cost the product of
         // all of them.
-        ok = term != nullptr &&
-             std::all_of(term->numbers.atoms.begin(), term->numbers.atoms.end(),
-                         [&](Atom atom) { return reference_->gradients.dx.VariesAlong(atom); });
+        ok = term != nullptr && term->numbers.VariesWithin(reference_->gradients.dx);
         if (ok) sum = Zip(sum, term->numbers, core[i].inverted ? Minus : Plus);
       }
       if (interpreter_->restart()) return;

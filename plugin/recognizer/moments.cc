@@ -14,12 +14,10 @@ Scene SceneAround(const GraphView& view, const Shapes& shapes, const Statistics&
 }
 
 std::optional<Dim> ReducedBetween(const Numbers& x, const Numbers& root) {
+  if (!root.VariesWithin(x)) return std::nullopt;
   Dim reduced;
   for (Atom atom : x.atoms) {
     if (!root.VariesAlong(atom)) reduced.push_back(atom);
-  }
-  for (Atom atom : root.atoms) {
-    if (!x.VariesAlong(atom)) return std::nullopt;
   }
   if (reduced.empty()) return std::nullopt;
   return reduced;

@@ -25,6 +25,11 @@ bool Numbers::VariesAlong(Atom atom) const {
   return std::binary_search(atoms.begin(), atoms.end(), atom);
 }
 
+bool Numbers::VariesWithin(const Numbers& whole) const {
+  return std::all_of(atoms.begin(), atoms.end(),
+                     [&](Atom atom) { return whole.VariesAlong(atom); });
+}
+
 Pair::Pair(const Numbers& a, const Numbers& b) {
   std::set_union(a.atoms.begin(), a.atoms.end(), b.atoms.begin(), b.atoms.end(),
                  std::back_inserter(atoms_));

@@ -16,7 +16,14 @@ struct Numbers {
 
   static Numbers Scalar(double value) { return {{}, {}, {value}}; }
   bool VariesAlong(Atom atom) const;
+  // Along no atom that `whole` has not.
+  bool VariesWithin(const Numbers& whole) const;
 };
+
+inline double Plus(double a, double b) { return a + b; }
+inline double Minus(double a, double b) { return a - b; }
+inline double Times(double a, double b) { return a * b; }
+inline double Over(double a, double b) { return a / b; }
 
 // Elementwise, broadcasting by name.
 template <typename F>

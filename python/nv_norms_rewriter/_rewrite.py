@@ -85,17 +85,20 @@ def _fetched_nodes(graph_def: tf.compat.v1.GraphDef, fetches: Iterable[str] | No
         name, colon, port = fetch.removeprefix("^").partition(":")
         if colon and not port.isdecimal():
             raise ValueError(f'fetches: expected names like "y" or "y:0", got {fetch!r}')
-        if name not in nodes:
-            raise ValueError(
-                f"fetches: the graph has no node named {name!r} (it has {len(nodes)} nodes)"
-            )
-        outputs = _count_outputs(nodes[name], graph_def.library)
-        if colon and outputs is not None and int(port) >= outputs:
-            raise ValueError(
-                f"fetches: {name!r} has no output {port} (of {outputs}), got {fetch!r}"
-            )
+        if colon and name in nodes:
+            outputs = _count_outputs(nodes[name], graph_def.library)
+            if outputs is not None and int(port) >= outputs:
+                raise ValueError(
+                    f"fetches: {name!r} has no output {port} (of {outputs}), got {fetch!r}"
+                )
         if name not in names:
             names.append(name)
+    missing = [name for name in names if name not in nodes]
+    if missing:
+        raise ValueError(
+            f"fetches: the graph has no node named {', '.join(map(repr, missing))} "
+            f"(it has {len(nodes)} nodes)"
+        )
     return names
 
 

@@ -77,6 +77,32 @@ POSITIONS = {"num_heads": 2, "max_sequence_length": 8}
 QUERIES = {"num_query_heads": 2, "num_key_value_heads": 2}
 
 
+def mmdit(name, expect, **options):
+    """The transformer of Stable Diffusion 3."""
+    module = "keras_hub.src.models.stable_diffusion_3.mmdit"
+    return model(
+        name,
+        lambda hub: importlib.import_module(module).MMDiT(
+            patch_size=2,
+            hidden_dim=8,
+            num_heads=2,
+            position_size=4,
+            latent_shape=(4, 4, 4),
+            context_shape=(None, 6),
+            pooled_projection_shape=(5,),
+            qk_norm="rms_norm",
+            **options,
+        ),
+        expect,
+        {
+            "latent": Input((2, 4, 4, 4)),
+            "context": Input((2, 3, 6)),
+            "pooled_projection": Input((2, 5)),
+            "timestep": Input((2, 1)),
+        },
+    )
+
+
 def _convnext(builder):
     import keras
 
@@ -172,29 +198,9 @@ LINES = [
         {"group_norm": 28},
         {"": Input((1, 16, 16, 3))},
     ),
-    model(
-        # Image: 2 in each of 2 blocks; text: 2 in the first block, 1 in the last; the output's; on
-        # query and key of image and text in each block.
-        "sd3_mmdit",
-        lambda hub: importlib.import_module("keras_hub.src.models.stable_diffusion_3.mmdit").MMDiT(
-            patch_size=2,
-            hidden_dim=8,
-            num_layers=2,
-            num_heads=2,
-            position_size=4,
-            latent_shape=(4, 4, 4),
-            context_shape=(None, 6),
-            pooled_projection_shape=(5,),
-            qk_norm="rms_norm",
-        ),
-        {"layer_norm": 8, "rms_norm": 8},
-        {
-            "latent": Input((2, 4, 4, 4)),
-            "context": Input((2, 3, 6)),
-            "pooled_projection": Input((2, 5)),
-            "timestep": Input((2, 1)),
-        },
-    ),
+    # Image: 2 in each of 2 blocks; text: 2 in the first block, 1 in the last; the output's; on
+    # query and key of image and text in each block.
+    mmdit("sd3_mmdit", {"layer_norm": 8, "rms_norm": 8}, num_layers=2),
     Line(
         "model.convnext",  # stem, 3 + 3 + 9 + 3 blocks, 3 downsamplings, last
         _convnext,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-
 from ..line import Input
-from .models import BERT, QUERIES, TEXT, TEXT_TO_TEXT, TOKENS, backbone, model, small
+from .models import BERT, QUERIES, TEXT, TEXT_TO_TEXT, TOKENS, backbone, mmdit, model, small
 
 IMAGE = Input((2, 32, 32, 3))
 
@@ -311,28 +309,12 @@ LINES = [
         },
         slow_policies=("float32",),  # its timesteps are a Range of the policy's type
     ),
-    model(
-        # As sd3_mmdit, of 3 blocks (2 text norms in the first two, 1 in the last) whose first has
-        # a second attention of the image alone, with its query's and key's norms.
+    # As sd3_mmdit, of 3 blocks (2 text norms in the first two, 1 in the last) whose first has a
+    # second attention of the image alone, with its query's and key's norms.
+    mmdit(
         "sd35_mmdit",
-        lambda hub: importlib.import_module("keras_hub.src.models.stable_diffusion_3.mmdit").MMDiT(
-            patch_size=2,
-            hidden_dim=8,
-            num_layers=3,
-            num_heads=2,
-            position_size=4,
-            latent_shape=(4, 4, 4),
-            context_shape=(None, 6),
-            pooled_projection_shape=(5,),
-            qk_norm="rms_norm",
-            dual_attention_indices=(0,),
-        ),
         {"layer_norm": 12, "rms_norm": 14},
-        {
-            "latent": Input((2, 4, 4, 4)),
-            "context": Input((2, 3, 6)),
-            "pooled_projection": Input((2, 5)),
-            "timestep": Input((2, 1)),
-        },
+        num_layers=3,
+        dual_attention_indices=(0,),
     ),
 ]
