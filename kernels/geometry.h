@@ -11,10 +11,12 @@
 //   anything else                                                                         general
 //
 // Where each sample has parameters of its own, N carries gamma, too: channels first that is one
-// sample of N * C channels.
+// sample of N * C channels, and a layer norm of [N: kept, gamma] [S: kept] [D: reduced, gamma] is
+// rows of which each S in turn have the same.
 #ifndef NV_NORMS_KERNELS_GEOMETRY_H_
 #define NV_NORMS_KERNELS_GEOMETRY_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -38,10 +40,11 @@ struct Axis {
 enum class Layout { kRows, kColumns, kGeneral };
 
 // x is [rows, cols], a statistic a row. The parameter of an element is
-// (row % modulus) * row_stride + col / col_divisor.
+// (row / repeat % modulus) * row_stride + col / col_divisor.
 struct RowLayout {
   int64_t rows = 1;
   int64_t cols = 1;
+  int64_t repeat = 1;  // more: rows of a sample, whose parameters belong to columns
   int64_t modulus = 1;
   int64_t row_stride = 0;
   int64_t col_divisor = 1;  // cols: the parameter is the same for the whole row
@@ -128,6 +131,10 @@ inline bool AsRows(const Geometry& g, RowLayout* out) {
     rows.modulus = g.axes[i].size;
     rows.row_stride = g.axes[i].param_stride;
     ++i;
+    const bool one_column = i + 1 == g.rank && g.reduced == 1;
+    const bool by_column =
+        i + 2 == g.rank && g.axes[i + 1].reduced && g.axes[i + 1].param_stride == 1;
+    if ((one_column || by_column) && !g.axes[i].reduced) rows.repeat = g.axes[i++].size;
   }
   rows.col_divisor = rows.cols;
   if (i < g.rank && g.axes[i].reduced && g.axes[i].param_stride == 1) {
@@ -213,12 +220,18 @@ inline Status ResolveAxes(const std::vector<int64_t>& axis, int rank, std::vecto
 }
 
 // Layer and RMS norm: reduced over `axis`; a parameter for each element of the reduced axes, which
-// are taken in ascending order.
+// are taken in ascending order; of each sample (axis 0) if per_sample, where they are the last
+// ones.
 inline Status LayerNormGeometry(const std::vector<int64_t>& dims, const std::vector<int64_t>& axis,
-                                Geometry* out) {
+                                bool per_sample, Geometry* out) {
   std::vector<bool> reduced;
   Status status = ResolveAxes(axis, static_cast<int>(dims.size()), &reduced);
   if (!status.ok()) return status;
+  if (per_sample && (reduced[0] || !std::is_sorted(reduced.begin(), reduced.end()))) {
+    return Status::InvalidArgument("axis " + geometry_internal::ToString(axis) +
+                                   ": expected the last axes of x, without its first, where each "
+                                   "sample has parameters of its own");
+  }
   std::vector<Axis> axes(dims.size());
   int64_t param_stride = 1;
   for (int i = static_cast<int>(dims.size()) - 1; i >= 0; --i) {
@@ -229,6 +242,7 @@ inline Status LayerNormGeometry(const std::vector<int64_t>& dims, const std::vec
       param_stride *= dims[i];
     }
   }
+  if (per_sample) axes[0].param_stride = param_stride;
   return geometry_internal::Finish(axes, out);
 }
 

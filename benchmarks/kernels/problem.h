@@ -27,13 +27,16 @@ struct HarnessProblem {
   int64_t dparam;  // backward only
   double negative_slope;
   int64_t silu;
-  int64_t per_sample;  // parameters of a group norm
+  int64_t per_sample;  // parameters
 };
 
 inline Status GeometryOf(const HarnessProblem& p, Geometry* out) {
   const std::vector<int64_t> dims(p.dims, p.dims + p.rank);
-  if (p.count_axis > 0) return LayerNormGeometry(dims, {p.axis, p.axis + p.count_axis}, out);
-  return GroupNormGeometry(dims, p.channels_last != 0, p.groups, p.per_sample != 0, out);
+  const bool per_sample = p.per_sample != 0;
+  if (p.count_axis > 0) {
+    return LayerNormGeometry(dims, {p.axis, p.axis + p.count_axis}, per_sample, out);
+  }
+  return GroupNormGeometry(dims, p.channels_last != 0, p.groups, per_sample, out);
 }
 
 inline Status ForwardOf(const HarnessProblem& p, ForwardProblem* out) {

@@ -49,7 +49,7 @@ def make_problem(
     """axis: of a layer or RMS norm; without it a group norm, groups = -1: an instance norm.
 
     negative_slope: of the leaky relu behind the norm; 1: none, 0: a relu. silu: that in its place.
-    per_sample: gamma and beta of a group norm are [N, C].
+    per_sample: gamma and beta are [N, C], of a layer norm N times what they would be.
     """
     out = Problem()
     out.rank = len(x.shape)

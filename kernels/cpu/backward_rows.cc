@@ -10,6 +10,7 @@
 #include "kernels/cpu/param_sums.h"
 #include "kernels/cpu/row_params.h"
 #include "kernels/cpu/short_rows.h"
+#include "kernels/sample_rows.h"
 
 namespace nv_norms {
 namespace cpu {
@@ -20,9 +21,9 @@ class Rows {
  public:
   using A = ComputedIn<T>;
 
-  // gather: where the rows' elements lie, or null.
+  // gather: where the rows' elements lie, or null. all: elements, of other samples too.
   Rows(const BackwardProblem& problem, const BackwardBuffers& buffers, const RowLayout& layout,
-       const Gather* gather, const ParallelFor& parallel_for)
+       const Gather* gather, int64_t all, const ParallelFor& parallel_for)
       : problem_(problem),
         buffers_(buffers),
         parallel_for_(parallel_for),
@@ -42,7 +43,7 @@ class Rows {
     task_.mean = buffers.mean;
     task_.rstd = buffers.rstd;
     task_.stream = buffers.dx != nullptr && dx_.in_place() &&
-                   StreamOutput(problem.geometry.elements * static_cast<int64_t>(sizeof(T)));
+                   StreamOutput(all * static_cast<int64_t>(sizeof(T)));
   }
 
   void Run() {
@@ -243,19 +244,49 @@ class Rows {
   RowBackward<T> task_;
 };
 
+// Elements of a sample from which on threads share it, else each has samples of its own.
+constexpr int64_t kSharedSample = 1 << 18;
+
+template <typename T>
+void BackwardSamples(const BackwardProblem& problem, const BackwardBuffers& buffers,
+                     const ParallelFor& parallel_for) {
+  const BackwardProblem of_sample = OneSample(problem);
+  const auto run = [&](int64_t sample, const ParallelFor& with) {
+    const BackwardBuffers part = OneSample(problem, buffers, sample);
+    Rows<T>(of_sample, part, of_sample.geometry.rows, nullptr, problem.geometry.elements, with)
+        .Run();
+  };
+  const int64_t samples = SamplesOf(problem.geometry.rows);
+  const int64_t elements = of_sample.geometry.elements;
+  if (elements >= kSharedSample) {
+    for (int64_t sample = 0; sample < samples; ++sample) run(sample, parallel_for);
+    return;
+  }
+  const ParallelFor alone = [](int64_t total, int64_t, const Work& work) { work(0, total); };
+  parallel_for(samples, 3 * elements, [&](int64_t begin, int64_t end) {
+    for (int64_t sample = begin; sample < end; ++sample) run(sample, alone);
+  });
+}
+
 }  // namespace
 
 template <typename T>
 void BackwardRows(const BackwardProblem& problem, const BackwardBuffers& buffers,
                   const ParallelFor& parallel_for) {
-  Rows<T>(problem, buffers, problem.geometry.rows, nullptr, parallel_for).Run();
+  const RowLayout& layout = problem.geometry.rows;
+  const int64_t elements = problem.geometry.elements;
+  if (layout.repeat > 1) {
+    BackwardSamples<T>(problem, buffers, parallel_for);
+  } else {
+    Rows<T>(problem, buffers, layout, nullptr, elements, parallel_for).Run();
+  }
 }
 
 template <typename T>
 void BackwardGeneral(const BackwardProblem& problem, const BackwardBuffers& buffers,
                      const ParallelFor& parallel_for) {
   const Gather gather(problem.geometry);
-  Rows<T>(problem, buffers, gather.Rows(), &gather, parallel_for).Run();
+  Rows<T>(problem, buffers, gather.Rows(), &gather, problem.geometry.elements, parallel_for).Run();
 }
 
 NV_NORMS_INSTANTIATE(Backward, Rows)

@@ -14,14 +14,14 @@ inline bool ParamByColumn(const RowLayout& rows) {
   return rows.col_divisor == 1 && rows.row_stride == 0;
 }
 
-// Neighbouring columns have neighbouring parameters: those above, and groups of [n, channels],
-// where every modulus-th row has the same.
+// Neighbouring columns have neighbouring parameters: those above, groups of [n, channels], where
+// every modulus-th row has the same, and rows of samples that have parameters of their own.
 inline bool ParamsSideBySide(const RowLayout& rows) { return rows.col_divisor == 1; }
 
 // Of column `begin` of `row`.
 inline int64_t FirstParam(const RowLayout& rows, int64_t row, int64_t begin) {
   if (ParamByColumn(rows)) return begin;
-  return row % rows.modulus * rows.row_stride + begin / rows.col_divisor;
+  return row / rows.repeat % rows.modulus * rows.row_stride + begin / rows.col_divisor;
 }
 
 // Calls visit(begin, end, parameter) on the runs of columns [begin, end) of `row` that share one.

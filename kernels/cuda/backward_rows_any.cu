@@ -1,8 +1,10 @@
 // x is [rows, cols], a statistic a row, of any types and any alignment. A row of x and dy lies in
 // the registers of a part of a warp, of a block or of a cluster of blocks, so that both are read
 // once; these threads go on to further rows and keep their columns' sums for dgamma and dbeta.
+// Samples may have parameters of their own: then these are rows of one sample.
 #include "kernels/cuda/gradient_rows.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/sample_rows.h"
 
 namespace nv_norms {
 namespace cuda {
@@ -14,6 +16,8 @@ constexpr int kBlockThreads = 320;  // at most, where a row has a block
 struct Arguments : GradientRowArguments {
   int threads;  // to a row
   int blocks;   // to a row
+  int64_t samples;
+  int64_t partials;  // of a sample
 };
 
 template <typename A, int VEC, int ITEMS, bool kWarp>
@@ -28,19 +32,22 @@ __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
       kWarp ? threadIdx.x & (threads - 1) : BlockRankInCluster() * blockDim.x + threadIdx.x;
   const int groups = kWarp ? kWarpThreads / threads : 1;
   const int group = kWarp ? threadIdx.x / threads : 0;
-  const int64_t first_row = static_cast<int64_t>(kWarp ? blockIdx.x : blockIdx.x / args.blocks);
-  const int64_t step = static_cast<int64_t>(kWarp ? gridDim.x : gridDim.x / args.blocks) * groups;
+  const int64_t lot = static_cast<int64_t>(kWarp ? blockIdx.x : blockIdx.x / args.blocks);
+  const int64_t sample = args.samples == 1 ? 0 : lot / args.partials;
+  const int64_t partial_sum = lot - sample * args.partials;
+  const int64_t end = (sample + 1) * args.rows;  // args.rows: of a sample
 
   A gamma[ITEMS][VEC];
-  LoadGamma<A, VEC, ITEMS>(args, 0, args.cols, threads, rank, gamma);
+  LoadGamma<A, VEC, ITEMS>(args, sample * args.cols, args.cols, threads, rank, gamma);
   A dgamma[ITEMS][VEC] = {};
   A dbeta[ITEMS][VEC] = {};
   const bool want_params = args.dgamma != nullptr || args.dbeta != nullptr;
   int parity = 0;
   if (!kWarp) WaitForCluster(args.blocks);
-  for (int64_t start = first_row * groups; start < args.rows; start += step) {
+  const int64_t step = args.partials * groups;
+  for (int64_t start = end - args.rows + partial_sum * groups; start < end; start += step) {
     const int64_t row = start + group;
-    const int cols = row < args.rows ? args.cols : 0;  // without a row, stays for the shuffles
+    const int cols = row < end ? args.cols : 0;  // without a row, stays for the shuffles
     const int64_t base = row * args.cols;
     const A mean = cols > 0 ? StoredMean<A>(args.buffers, args.stat, row) : A(0);
     const A rstd = cols > 0 ? LoadOne<A>(args.stat, args.buffers.rstd, row) : A(0);
@@ -90,7 +97,7 @@ __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
 
   const auto store = [&](const A(&values)[ITEMS][VEC], void* to) {
     if (to == nullptr) return;
-    A* partial = static_cast<A*>(to) + first_row * args.cols;
+    A* partial = static_cast<A*>(to) + (partial_sum * args.samples + sample) * args.cols;
     if (!kWarp) {
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
@@ -165,13 +172,16 @@ bool BackwardAnyFits(const BackwardPlan& plan) { return TileOf(plan).blocks != 0
 
 int64_t AnyPartials(const BackwardPlan& plan) {
   const RowTile tile = TileOf(plan);
-  const int64_t rows = plan.problem.geometry.rows.rows;
+  const RowLayout& layout = plan.problem.geometry.rows;
+  const int64_t samples = layout.repeat == 1 ? 1 : SamplesOf(layout);
+  const int64_t rows = layout.rows / samples;
   const int64_t multiprocessors = plan.device.multiprocessors;
   if (tile.threads <= 32) {
-    return std::min<int64_t>(CeilDiv(rows, kWarpThreads / tile.threads), 4 * multiprocessors);
+    return std::min<int64_t>(CeilDiv(rows, kWarpThreads / tile.threads),
+                             CeilDiv(4 * multiprocessors, samples));
   }
   const int64_t resident = std::max(1, kBlockThreads / tile.threads);
-  return std::min(rows, std::max<int64_t>(1, resident * multiprocessors / tile.blocks));
+  return std::min(rows, std::max<int64_t>(1, resident * multiprocessors / tile.blocks / samples));
 }
 
 Status LaunchBackwardRowsAny(const BackwardPlan& plan, const BackwardBuffers& buffers, void* dgamma,
@@ -182,6 +192,10 @@ Status LaunchBackwardRowsAny(const BackwardPlan& plan, const BackwardBuffers& bu
   static_cast<GradientRowArguments&>(args) = GradientRowArguments::Of(problem, buffers);
   args.threads = tile.threads;
   args.blocks = tile.blocks;
+  const RowLayout& layout = problem.geometry.rows;
+  args.samples = layout.repeat == 1 ? 1 : SamplesOf(layout);
+  args.rows = layout.rows / args.samples;
+  args.partials = AnyPartials(plan);
   args.dgamma = dgamma;
   args.dbeta = dbeta;
   const bool warp = tile.threads <= 32;
@@ -190,7 +204,7 @@ Status LaunchBackwardRowsAny(const BackwardPlan& plan, const BackwardBuffers& bu
         return KernelFor<decltype(zero), decltype(vector)::value>(tile.items, warp);
       });
   return LaunchKernel("normalization gradient of rows", kernel,
-                      static_cast<unsigned>(AnyPartials(plan) * tile.blocks),
+                      static_cast<unsigned>(args.samples * args.partials * tile.blocks),
                       warp ? kWarpThreads : tile.threads, 0, tile.blocks, stream, args);
 }
 

@@ -15,8 +15,10 @@ namespace cuda {
 struct WarpGradientArguments {
   DType param;
   Formula formula;
-  int64_t rows;
+  int64_t rows;  // of a sample, where each has parameters of its own
   int cols;
+  unsigned samples;  // blocks are [lots, samples] then
+  unsigned lots;
   BackwardBuffers buffers;
   float* dgamma;  // partial sums [blocks, cols], where wanted
   float* dbeta;
@@ -59,13 +61,13 @@ struct WarpGamma {
   float values[ITEMS][VEC];
 
   template <typename Within>
-  __device__ __forceinline__ void Load(const WarpGradientArguments& args, float*, int rank,
-                                       const Within& within) {
+  __device__ __forceinline__ void Load(const WarpGradientArguments& args, int64_t first, float*,
+                                       int rank, const Within& within) {
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       if (within(i)) {
-        LoadParams<float, VEC>({}, args.param, args.buffers.gamma, 0, ColumnOf<VEC>(i, LANES, rank),
-                               1, values[i]);
+        LoadParams<float, VEC>({}, args.param, args.buffers.gamma, 0,
+                               first + ColumnOf<VEC>(i, LANES, rank), 1, values[i]);
       }
     }
   }
@@ -81,11 +83,11 @@ struct WarpGamma<VEC, LANES, ITEMS, true> {
   const float* values;
 
   template <typename Within>
-  __device__ __forceinline__ void Load(const WarpGradientArguments& args, float* shared, int,
-                                       const Within&) {
+  __device__ __forceinline__ void Load(const WarpGradientArguments& args, int64_t first,
+                                       float* shared, int, const Within&) {
     for (int c = static_cast<int>(threadIdx.x); c < args.cols; c += static_cast<int>(blockDim.x)) {
       float one[1];
-      LoadParams<float, 1>({}, args.param, args.buffers.gamma, 0, c, 1, one);
+      LoadParams<float, 1>({}, args.param, args.buffers.gamma, 0, first + c, 1, one);
       shared[c] = one[0];
     }
     __syncthreads();
@@ -106,7 +108,7 @@ struct WarpGamma<VEC, LANES, ITEMS, true> {
 // LANES groups of lanes; while it works on these the next ones are on their way to its registers.
 // The sums of dgamma and dbeta stay in registers, too.
 template <typename T, typename D, int VEC, int LANES, int ITEMS, int ROWS, int THREADS,
-          int RESIDENT, bool kShared>
+          int RESIDENT, bool kShared, bool kSamples>
 __global__ void __launch_bounds__(THREADS, RESIDENT)
     WarpGradientKernel(const __grid_constant__ WarpGradientArguments args) {
   static_assert(VEC % 4 == 0);
@@ -124,12 +126,16 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
   const auto column = [&](int i) { return ColumnOf<VEC>(i, LANES, rank); };
   // All items but the last have a vector in every lane.
   const auto within = [&](int i) { return i + 1 < ITEMS || column(i) < cols; };
+  const unsigned lot = kSamples ? blockIdx.x / args.samples : blockIdx.x;
+  const unsigned sample = kSamples ? blockIdx.x - lot * args.samples : 0;
+  const int64_t begin = kSamples ? sample * args.rows : 0;
+  const int64_t end = begin + args.rows;
   using Rows = FetchedRows<VEC, ITEMS, ROWS>;
   const auto fetch = [&](int64_t at, Rows* to) {
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
       const int64_t row = at + r * kGroups + group;
-      if (row >= args.rows) continue;
+      if (row >= end) continue;
       const T* x = static_cast<const T*>(args.buffers.x) + row * cols;
       const D* dy = static_cast<const D*>(args.buffers.dy) + row * cols;
       const float* means = static_cast<const float*>(args.buffers.mean);
@@ -144,16 +150,16 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
       }
     }
   };
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kWarps * kStep;
-  int64_t at = (static_cast<int64_t>(blockIdx.x) * kWarps + warp) * kStep;
+  const int64_t step = static_cast<int64_t>(kSamples ? args.lots : gridDim.x) * kWarps * kStep;
+  int64_t at = begin + (static_cast<int64_t>(lot) * kWarps + warp) * kStep;
   Rows rows;
   fetch(at, &rows);
   WarpGamma<VEC, LANES, ITEMS, kShared> gammas;
-  gammas.Load(args, shared, rank, within);
+  gammas.Load(args, kSamples ? static_cast<int64_t>(sample) * cols : 0, shared, rank, within);
   float dgamma[ITEMS][VEC] = {};
   float dbeta[ITEMS][VEC] = {};
   const float inverse = 1.0f / static_cast<float>(cols);
-  for (; at < args.rows; at += step) {
+  for (; at < end; at += step) {
     Rows next;
     fetch(at + step, &next);
 #pragma unroll
@@ -190,7 +196,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
       WarpSum(sums, LANES);
       const GradientLine line =
           LineOf(args.formula, mean, rstd, sums[0], sums[1], sums[2], inverse);
-      if (row >= args.rows) continue;
+      if (row >= end) continue;
       T* dx = static_cast<T*>(args.buffers.dx) + row * cols;
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
@@ -239,7 +245,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
 }
 
 // Rows of up to LANES * ITEMS vectors, and of more than LANES * (ITEMS - 1).
-template <int LANES, int ITEMS>
+template <int LANES, int ITEMS, bool kSamples = false>
 struct WarpGradientStep {
   template <typename T, typename D, int VEC>
   static bool Take(int64_t cols, WarpGradient* out) {
@@ -254,7 +260,8 @@ struct WarpGradientStep {
                              : kShared || (!kHalves && kNumbers == 12) ? 256
                                                                        : 128;
     constexpr int kResident = kThreads > 128 ? 1 : kNumbers > 16 ? 2 : 3;
-    out->kernel = WarpGradientKernel<T, D, VEC, LANES, ITEMS, kRows, kThreads, kResident, kShared>;
+    out->kernel =
+        WarpGradientKernel<T, D, VEC, LANES, ITEMS, kRows, kThreads, kResident, kShared, kSamples>;
     out->threads = kThreads;
     out->resident = kResident;
     out->rows = kThreads / LANES * kRows;

@@ -1,5 +1,6 @@
-// x is [rows, cols], a statistic a row, of any types and any alignment. A row lies in the registers
-// of a part of a warp, of a block or of a cluster of blocks, so that x is read once.
+// x is [rows, cols], a statistic a row, of any types and any alignment; samples may have parameters
+// of their own. A row lies in the registers of a part of a warp, of a block or of a cluster of
+// blocks, so that x is read once.
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/rows.cuh"
@@ -20,8 +21,9 @@ struct Arguments {
   double epsilon;
   int64_t rows;
   int cols;
-  int threads;  // to a row
-  int blocks;   // to a row
+  int threads;     // to a row
+  int blocks;      // to a row
+  int64_t repeat;  // rows to a sample with parameters of its own; 0: there is none
   RowParams params;
   ForwardBuffers buffers;
 };
@@ -95,6 +97,7 @@ __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
     shift = 0;
     low = 0;
   }
+  const int64_t own = args.repeat == 0 ? 0 : row / args.repeat * args.cols;
   A own_gamma = 1;
   A own_beta = 0;
   if (args.params.by_row && cols > 0) {
@@ -115,8 +118,8 @@ __global__ void __launch_bounds__(kWarp ? kWarpThreads : kBlockThreads)
           beta[v] = own_beta;
         }
       } else {
-        LoadParams<A, VEC>(args.params, args.param, args.buffers.gamma, row, c, 1, gamma);
-        LoadParams<A, VEC>(args.params, args.param, args.buffers.beta, row, c, 0, beta);
+        LoadParams<A, VEC>(args.params, args.param, args.buffers.gamma, row, own + c, 1, gamma);
+        LoadParams<A, VEC>(args.params, args.param, args.buffers.beta, row, own + c, 0, beta);
       }
       A y[VEC];
 #pragma unroll
@@ -195,7 +198,9 @@ Status LaunchForwardRowsAny(const ForwardPlan& plan, const ForwardBuffers& buffe
   args.cols = static_cast<int>(problem.geometry.rows.cols);
   args.threads = tile.threads;
   args.blocks = tile.blocks;
-  args.params = RowParams::Of(problem.geometry.rows);
+  const int64_t repeat = problem.geometry.rows.repeat;
+  args.repeat = repeat > 1 ? repeat : 0;
+  if (repeat == 1) args.params = RowParams::Of(problem.geometry.rows);
   args.buffers = buffers;
   const bool warp = tile.threads <= 32;
   const KernelPointer kernel =

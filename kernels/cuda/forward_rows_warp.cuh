@@ -13,8 +13,9 @@ namespace cuda {
 struct WarpRowsArguments {
   Formula formula;
   float epsilon;
-  int64_t rows;
+  int64_t rows;  // of a sample, where each has parameters of its own
   int cols;
+  unsigned lots;  // blocks to a sample then
   ForwardBuffers buffers;
 };
 
@@ -31,23 +32,30 @@ WarpRows ChooseWarpRowsMixed(const ForwardProblem& problem, int vector, const De
 
 // Numbers of type P of gamma or beta.
 template <typename P, int VEC>
-__device__ __forceinline__ void LoadParamAs(const void* from, int c, float absent,
-                                            float (&to)[VEC]) {
+__device__ __forceinline__ void LoadParamAs(const P* from, int c, float absent, float (&to)[VEC]) {
   if (from == nullptr) {
 #pragma unroll
     for (int v = 0; v < VEC; ++v) to[v] = absent;
   } else {
     Bits<float, VEC> bits;
-    LoadBits(static_cast<const P*>(from) + c, &bits);
+    LoadBits(from + c, &bits);
     ConvertBits<P>(bits, to);
   }
+}
+
+// gamma or beta, of a sample if each has its own.
+template <typename P, bool kSamples>
+__device__ __forceinline__ const P* SampleParams(const void* all, unsigned sample, int cols) {
+  const P* const from = static_cast<const P*>(all);
+  return kSamples && from != nullptr ? from + static_cast<int64_t>(sample) * cols : from;
 }
 
 // X, Y, P: the types of x, of y, and of gamma and beta. A block is one warp. It has ROWS rows for
 // each of its 32 / LANES groups of lanes, asks for all of them at once, and ends with them: blocks
 // start in turn and go through memory side by side. Loads are plain ones: past the L1 cache 65536 x
 // 512 bfloat16 takes 38.8 us in place of 38.1, 65536 x 1024 69.6 in place of 68.0.
-template <typename X, typename Y, typename P, int VEC, int LANES, int ITEMS, int ROWS>
+template <typename X, typename Y, typename P, int VEC, int LANES, int ITEMS, int ROWS,
+          bool kSamples>
 __global__ void __launch_bounds__(32)
     WarpRowsKernel(const __grid_constant__ WarpRowsArguments args) {
   static_assert(ROWS <= LANES);
@@ -58,8 +66,11 @@ __global__ void __launch_bounds__(32)
   const int rank = static_cast<int>(threadIdx.x) % LANES;
   const int group = static_cast<int>(threadIdx.x) / LANES;
   const int cols = args.cols;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * (ROWS * kGroups) + group;
-  const int64_t left = args.rows - first;
+  const unsigned sample = kSamples ? blockIdx.x / args.lots : 0;
+  const unsigned lot = kSamples ? blockIdx.x - sample * args.lots : blockIdx.x;
+  const int64_t in_sample = static_cast<int64_t>(lot) * (ROWS * kGroups) + group;
+  const int64_t left = args.rows - in_sample;
+  const int64_t first = kSamples ? sample * args.rows + in_sample : in_sample;
   // All items but the last have a vector in every lane.
   const auto within = [&](int i) { return i + 1 < ITEMS || ColumnOf<VEC>(i, LANES, rank) < cols; };
   const X* x = static_cast<const X*>(args.buffers.x) + first * cols;
@@ -79,8 +90,8 @@ __global__ void __launch_bounds__(32)
   for (int i = 0; i < ITEMS; ++i) {
     if (within(i)) {
       const int c = ColumnOf<VEC>(i, LANES, rank);
-      LoadParamAs<P>(args.buffers.gamma, c, 1, gamma[i]);
-      LoadParamAs<P>(args.buffers.beta, c, 0, beta[i]);
+      LoadParamAs(SampleParams<P, kSamples>(args.buffers.gamma, sample, cols), c, 1, gamma[i]);
+      LoadParamAs(SampleParams<P, kSamples>(args.buffers.beta, sample, cols), c, 0, beta[i]);
     }
   }
   const bool center = args.formula != Formula::kRms;
@@ -130,16 +141,16 @@ __global__ void __launch_bounds__(32)
 // Rows of up to LANES * ITEMS vectors, and of more than LANES * (ITEMS - 1). A group of lanes has
 // MANY rows where each multiprocessor has 64 warps and more to go through, else FEW (0: other
 // kernels are faster).
-template <int LANES, int ITEMS, int MANY, int FEW>
+template <int LANES, int ITEMS, int MANY, int FEW, bool kSamples = false>
 struct WarpRowsStep {
   template <typename X, typename Y, typename P, int VEC>
   static bool Take(const RowLayout& layout, const Device& device, WarpRows* out) {
     constexpr int kGroups = 32 / LANES;
     if (layout.cols > LANES * ITEMS * VEC) return false;
     if (layout.rows >= int64_t{64} * MANY * kGroups * device.multiprocessors) {
-      *out = {WarpRowsKernel<X, Y, P, VEC, LANES, ITEMS, MANY>, MANY * kGroups};
+      *out = {WarpRowsKernel<X, Y, P, VEC, LANES, ITEMS, MANY, kSamples>, MANY * kGroups};
     } else if constexpr (FEW != 0) {
-      *out = {WarpRowsKernel<X, Y, P, VEC, LANES, ITEMS, FEW>, FEW * kGroups};
+      *out = {WarpRowsKernel<X, Y, P, VEC, LANES, ITEMS, FEW, kSamples>, FEW * kGroups};
     }
     return true;
   }

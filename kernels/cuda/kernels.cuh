@@ -54,6 +54,9 @@ inline bool FewLongRows(const RowLayout& layout, const Device& device) {
 
 Status LaunchForwardRowsWarp(const ForwardPlan& plan, const ForwardBuffers& buffers, void* stream,
                              bool* launched);
+// Warps that go on from row to row, gamma and beta in shared memory.
+Status LaunchForwardRowsGoing(const ForwardPlan& plan, const ForwardBuffers& buffers, void* stream,
+                              bool* launched);
 Status LaunchForwardRowsTile(const ForwardPlan& plan, const ForwardBuffers& buffers, void* stream,
                              bool* launched);
 int64_t ForwardRingBytes(const ForwardPlan& plan);
@@ -94,7 +97,7 @@ Status LaunchBackwardRowsRing(const BackwardPlan& plan, const RingShape& shape,
                               const BackwardBuffers& buffers, const RingSums& sums, void* mail,
                               void* stream, bool* launched);
 bool BackwardAnyFits(const BackwardPlan& plan);
-int64_t AnyPartials(const BackwardPlan& plan);
+int64_t AnyPartials(const BackwardPlan& plan);  // of each sample that has parameters of its own
 Status LaunchBackwardRowsAny(const BackwardPlan& plan, const BackwardBuffers& buffers, void* dgamma,
                              void* dbeta, void* stream);
 int64_t SplitPartials(const BackwardPlan& plan);
@@ -105,6 +108,14 @@ Status LaunchBackwardRowsSplit(const BackwardPlan& plan, const BackwardBuffers& 
 Status LaunchFinish(const BackwardProblem& problem, int64_t cols, const BackwardBuffers& buffers,
                     const void* dgamma, const void* dbeta, int64_t partials, const Device& device,
                     void* stream);
+
+// Rows of samples that have parameters of their own.
+void PlanForwardSamples(ForwardPlan* plan);
+Status LaunchForwardSamples(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,
+                            void* stream);
+void PlanBackwardSamples(BackwardPlan* plan);
+Status LaunchBackwardSamples(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                             void* workspace, void* stream);
 
 // Rows whose parameters do not belong to columns, but to segments of rows (segments.h). The forward
 // ladder has a rung for them, the gradient is apart.

@@ -11,6 +11,7 @@ namespace cuda {
 
 void PlanForwardRows(ForwardPlan* plan) {
   const ForwardProblem& problem = plan->problem;
+  if (problem.geometry.rows.repeat > 1) return PlanForwardSamples(plan);
   plan->kernel = SplitFits(problem.geometry.rows) ? Kernel::kRows : Kernel::kGeneral;
   if (plan->kernel == Kernel::kGeneral) return;
   plan->workspace = ForwardRingBytes(*plan);
@@ -37,8 +38,13 @@ Status LaunchForwardSegmentsOnChip(const ForwardPlan& plan, const ForwardBuffers
 
 Status LaunchForwardRows(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,
                          void* stream) {
+  if (plan.problem.geometry.rows.repeat > 1) {
+    return LaunchForwardSamples(plan, buffers, workspace, stream);
+  }
   bool launched = false;
   Status status = LaunchForwardSegmentsOnChip(plan, buffers, workspace, stream, &launched);
+  if (launched || !status.ok()) return status;
+  status = LaunchForwardRowsGoing(plan, buffers, stream, &launched);
   if (launched || !status.ok()) return status;
   status = LaunchForwardRowsWarp(plan, buffers, stream, &launched);
   if (launched || !status.ok()) return status;
@@ -110,6 +116,7 @@ Places PlacesOf(const BackwardPlan& plan, const RingShape& ring, const Partials&
 
 void PlanBackwardRows(BackwardPlan* plan) {
   const BackwardProblem& problem = plan->problem;
+  if (problem.geometry.rows.repeat > 1) return PlanBackwardSamples(plan);
   if (!problem.geometry.rows.by_column()) return PlanBackwardSegments(plan);
   plan->kernel = SplitFits(problem.geometry.rows) ? Kernel::kRows : Kernel::kGeneral;
   if (plan->kernel == Kernel::kGeneral) return;
@@ -123,6 +130,7 @@ Status LaunchBackwardRows(const BackwardPlan& plan, const BackwardBuffers& buffe
                           void* stream) {
   const BackwardProblem& problem = plan.problem;
   const RowLayout& layout = problem.geometry.rows;
+  if (layout.repeat > 1) return LaunchBackwardSamples(plan, buffers, workspace, stream);
   if (!layout.by_column()) return LaunchBackwardSegments(plan, buffers, workspace, stream);
   const RingShape ring = BackwardRingShape(plan);
   const Partials partials = PartialsOf(plan, ring);

@@ -198,10 +198,11 @@ inline DType OtherType(const BackwardProblem& problem) { return problem.dy; }
 // Vectors of 4 where every row and the parameters are aligned for them.
 inline int VectorFor(const ForwardProblem& problem, const ForwardBuffers& buffers) {
   const RowLayout& rows = problem.geometry.rows;
-  const bool fits = rows.cols % 4 == 0 && VectorAligned(buffers.x, problem.x, 4) &&
-                    VectorAligned(buffers.y, problem.y, 4) &&
-                    (!rows.by_column() || (VectorAligned(buffers.gamma, problem.param, 4) &&
-                                           VectorAligned(buffers.beta, problem.param, 4)));
+  const bool fits =
+      rows.cols % 4 == 0 && VectorAligned(buffers.x, problem.x, 4) &&
+      VectorAligned(buffers.y, problem.y, 4) &&
+      ((!rows.by_column() && rows.repeat == 1) || (VectorAligned(buffers.gamma, problem.param, 4) &&
+                                                   VectorAligned(buffers.beta, problem.param, 4)));
   return fits ? 4 : 1;
 }
 inline int VectorFor(const BackwardProblem& problem, const BackwardBuffers& buffers) {

@@ -14,6 +14,10 @@ using tensorflow::TensorShape;
 
 namespace {
 
+bool OverAxes(const Attributes& attributes) {
+  return attributes.kind == Kind::kLayerNorm || attributes.kind == Kind::kRMSNorm;
+}
+
 absl::Status ReadActivation(OpKernelConstruction* ctx, Activation* out) {
   float slope;
   TF_RETURN_IF_ERROR(ctx->GetAttr("negative_slope", &slope));
@@ -42,8 +46,8 @@ absl::Status ReadAttributes(OpKernelConstruction* ctx, Kind kind, bool forward, 
     std::string data_format;
     TF_RETURN_IF_ERROR(ctx->GetAttr("data_format", &data_format));
     out->channels_last = data_format == "N...C";
-    TF_RETURN_IF_ERROR(ctx->GetAttr("per_sample", &out->per_sample));
   }
+  TF_RETURN_IF_ERROR(ctx->GetAttr("per_sample", &out->per_sample));
   if (kind == Kind::kGroupNorm) TF_RETURN_IF_ERROR(ctx->GetAttr("groups", &out->groups));
   if (kind == Kind::kRMSNorm) out->formula = Formula::kRms;
   if (kind == Kind::kLayerNorm) {
@@ -111,8 +115,8 @@ absl::Status CheckStatType(OpKernelConstruction* ctx) {
 absl::Status MakeGeometry(const Attributes& attributes, const TensorShape& x, Geometry* out) {
   std::vector<int64_t> dims;
   for (int i = 0; i < x.dims(); ++i) dims.push_back(x.dim_size(i));
-  if (attributes.kind == Kind::kLayerNorm || attributes.kind == Kind::kRMSNorm) {
-    return ToTensorFlow(LayerNormGeometry(dims, attributes.axis, out));
+  if (OverAxes(attributes)) {
+    return ToTensorFlow(LayerNormGeometry(dims, attributes.axis, attributes.per_sample, out));
   }
   TF_RETURN_IF_ERROR(ToTensorFlow(GroupNormGeometry(
       dims, attributes.channels_last, attributes.groups, attributes.per_sample, out)));
@@ -138,26 +142,28 @@ TensorShape Axes(const Attributes& attributes, const TensorShape& x, bool normal
   return shape;
 }
 
-}  // namespace
-
 int64_t Channels(const Attributes& attributes, const TensorShape& x) {
   return x.dim_size(attributes.channels_last ? x.dims() - 1 : 1);
 }
 
+}  // namespace
+
+int64_t ParamsOfSample(const Attributes& attributes, const TensorShape& x) {
+  if (!OverAxes(attributes)) return Channels(attributes, x);
+  return Axes(attributes, x, /*normalized=*/true).num_elements();
+}
+
 TensorShape StatShape(const Attributes& attributes, const TensorShape& x) {
-  if (attributes.kind == Kind::kLayerNorm || attributes.kind == Kind::kRMSNorm) {
-    return Axes(attributes, x, /*normalized=*/false);
-  }
+  if (OverAxes(attributes)) return Axes(attributes, x, /*normalized=*/false);
   const int64_t groups = attributes.groups == -1 ? Channels(attributes, x) : attributes.groups;
   return TensorShape({x.dim_size(0), groups});
 }
 
 TensorShape ParamShape(const Attributes& attributes, const TensorShape& x) {
-  if (attributes.kind == Kind::kLayerNorm || attributes.kind == Kind::kRMSNorm) {
-    return Axes(attributes, x, /*normalized=*/true);
-  }
-  const int64_t channels = Channels(attributes, x);
-  return attributes.per_sample ? TensorShape({x.dim_size(0), channels}) : TensorShape({channels});
+  TensorShape shape = OverAxes(attributes) ? Axes(attributes, x, /*normalized=*/true)
+                                           : TensorShape({Channels(attributes, x)});
+  if (attributes.per_sample) shape.InsertDim(0, x.dim_size(0));
+  return shape;
 }
 
 absl::Status CheckParam(const char* name, const TensorShape& param, const Geometry& geometry,

@@ -17,7 +17,7 @@ struct Attributes {
   std::vector<int64_t> axis;  // layer and RMS norm
   bool channels_last = true;  // instance and group norm
   int64_t groups = -1;        // group norm; -1: as many as channels
-  bool per_sample = false;    // instance and group norm: each sample has its own parameters
+  bool per_sample = false;    // each sample has its own parameters
   Formula formula = Formula::kCenter;
   double epsilon = 0;     // forward ops only
   Activation activation;  // instance and group norm
@@ -43,7 +43,8 @@ absl::Status CheckStatType(tensorflow::OpKernelConstruction* ctx);
 
 absl::Status MakeGeometry(const Attributes& attributes, const tensorflow::TensorShape& x,
                           Geometry* out);
-int64_t Channels(const Attributes& attributes, const tensorflow::TensorShape& x);
+// How many parameters there are, of each sample if these have their own.
+int64_t ParamsOfSample(const Attributes& attributes, const tensorflow::TensorShape& x);
 // Of mean and rstd.
 tensorflow::TensorShape StatShape(const Attributes& attributes, const tensorflow::TensorShape& x);
 // Of dscale and doffset.

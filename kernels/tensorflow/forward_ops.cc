@@ -24,6 +24,7 @@ REGISTER_OP("FusedLayerNorm")
     .Attr("epsilon: float = 0.001")
     .Attr("epsilon_low: float = 0.0")
     .Attr("subtract_mean: bool = true")
+    .Attr("per_sample: bool = false")
     .SetShapeFn([](InferenceContext* c) { return LayerNormShape(c, /*with_mean=*/true); })
     .Doc(R"doc(
 Layer normalization: y = (x - mean) * rstd * scale + offset over `axis`.
@@ -31,10 +32,11 @@ Layer normalization: y = (x - mean) * rstd * scale + offset over `axis`.
 rstd = 1 / sqrt(var(x) + epsilon), var is the biased variance. Without `subtract_mean`
 y = x * rstd * scale + offset. mean and rstd have x's shape without `axis`.
 
-scale, offset: at most one each; prod(x.shape[axis]) elements in any shape, in the order of the ascending axes.
+scale, offset: at most one each; prod(x.shape[axis]) elements in any shape, in the order of the ascending axes, N times as many if per_sample.
 U: double where T is double, else float.
 axis: distinct axes of x, negative ones counted from the end.
 epsilon: added to the variance, as double(epsilon) + double(epsilon_low).
+per_sample: each sample has a scale and an offset of its own, and `axis` are the last axes of x. What has one sample, x too, is broadcast to as many as the others have, N.
 )doc");
 
 REGISTER_OP("FusedRMSNorm")
@@ -52,14 +54,16 @@ REGISTER_OP("FusedRMSNorm")
     .Attr("axis: list(int) = [-1]")
     .Attr("epsilon: float = 0.001")
     .Attr("epsilon_low: float = 0.0")
+    .Attr("per_sample: bool = false")
     .SetShapeFn([](InferenceContext* c) { return LayerNormShape(c, /*with_mean=*/false); })
     .Doc(R"doc(
 Root mean square normalization: y = x * rstd * scale + offset over `axis`, rstd = 1 / sqrt(mean(x^2) + epsilon).
 
-scale, offset: at most one each; prod(x.shape[axis]) elements in any shape, in the order of the ascending axes.
+scale, offset: at most one each; prod(x.shape[axis]) elements in any shape, in the order of the ascending axes, N times as many if per_sample.
 U: double where T is double, else float.
 axis: distinct axes of x, negative ones counted from the end.
 epsilon: added to the mean square, as double(epsilon) + double(epsilon_low).
+per_sample: each sample has a scale and an offset of its own, and `axis` are the last axes of x. What has one sample, x too, is broadcast to as many as the others have, N.
 )doc");
 
 REGISTER_OP("FusedInstanceNorm")

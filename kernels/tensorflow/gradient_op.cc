@@ -92,8 +92,8 @@ void GradientOp::Compute(OpKernelContext* ctx) {
   if (!summed) return;
   BackwardProblem sum;
   BackwardBuffers of_sum;
-  OP_REQUIRES_OK(ctx, SumOfSamples(parts, x.NumElements(), problem.stat(), buffers, wanted_.dx_type,
-                                   dx, &sum, &of_sum));
+  OP_REQUIRES_OK(ctx, SumOfSamples(parts, x.NumElements(), problem.stat(), buffers.rstd,
+                                   wanted_.dx_type, dx, &sum, &of_sum));
   OP_REQUIRES_OK(ctx, Run(ctx, sum, of_sum));
 }
 

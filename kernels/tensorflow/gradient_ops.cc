@@ -34,6 +34,7 @@ NV_NORMS_GRADIENT_OP("FusedLayerNormGrad")
     .Input("rstd: U")
     .Attr("axis: list(int) = [-1]")
     .Attr("subtract_mean: bool = true")
+    .Attr("per_sample: bool = false")
     .SetShapeFn([](InferenceContext* c) { return LayerNormGradShape(c, /*with_mean=*/true); })
     .Doc(R"doc(
 Gradients of FusedLayerNorm with respect to x, scale and offset.
@@ -42,12 +43,15 @@ With w = dy * scale: dx = rstd * (w - mean(w) - xhat * mean(w * xhat)), dscale =
 
 mean, rstd: as FusedLayerNorm gave them for x.
 num_dx, num_dscale, num_doffset: 1 where that gradient is wanted, else 0.
-dx: as x. dscale, doffset: as the axes of x in `axis`, ascending.
+per_sample: as the forward op had it.
+dx: as x. dscale, doffset: as the axes of x in `axis`, ascending; behind N if per_sample, of as many samples as dy has.
+There x may have one, of which dx is the gradient, and scale and offset, of which dscale and doffset are yet to be summed.
 )doc");
 
 NV_NORMS_GRADIENT_OP("FusedRMSNormGrad")
     .Input("rstd: U")
     .Attr("axis: list(int) = [-1]")
+    .Attr("per_sample: bool = false")
     .SetShapeFn([](InferenceContext* c) { return LayerNormGradShape(c, /*with_mean=*/false); })
     .Doc(R"doc(
 Gradients of FusedRMSNorm with respect to x, scale and offset.
@@ -56,7 +60,9 @@ With w = dy * scale: dx = rstd * (w - xhat * mean(w * xhat)), dscale = sum(dy * 
 
 rstd: as FusedRMSNorm gave it for x.
 num_dx, num_dscale, num_doffset: 1 where that gradient is wanted, else 0.
-dx: as x. dscale, doffset: as the axes of x in `axis`, ascending.
+per_sample: as the forward op had it.
+dx: as x. dscale, doffset: as the axes of x in `axis`, ascending; behind N if per_sample, of as many samples as dy has.
+There x may have one, of which dx is the gradient, and scale and offset, of which dscale and doffset are yet to be summed.
 )doc");
 
 NV_NORMS_GRADIENT_OP("FusedInstanceNormGrad")

@@ -13,10 +13,10 @@ TensorShape ShapeOfY(const Attributes& attributes, const TensorShape& x, const T
                      const TensorShape* offset) {
   TensorShape y = x;
   if (!attributes.per_sample || x.dims() < 2) return y;
-  const int64_t channels = Channels(attributes, x);
+  const int64_t count = ParamsOfSample(attributes, x);
   for (const TensorShape* param : {scale, offset}) {
-    if (param == nullptr || channels == 0 || y.dim_size(0) != 1) continue;
-    if (param->num_elements() % channels == 0) y.set_dim(0, param->num_elements() / channels);
+    if (param == nullptr || count == 0 || y.dim_size(0) != 1) continue;
+    if (param->num_elements() % count == 0) y.set_dim(0, param->num_elements() / count);
   }
   return y;
 }
@@ -30,7 +30,7 @@ TensorShape ShapeOfY(const Attributes& attributes, const TensorShape& x, const T
 
 bool IsShared(const Attributes& attributes, const TensorShape& param, const TensorShape& y) {
   return attributes.per_sample && y.dims() >= 2 && y.dim_size(0) != 1 &&
-         param.num_elements() == Channels(attributes, y);
+         param.num_elements() == ParamsOfSample(attributes, y);
 }
 
 Inputs::Inputs(OpKernelContext* ctx, const Attributes& attributes, int x, const Tensor* dy,
@@ -87,17 +87,17 @@ absl::Status Inputs::Repeat(const Tensor& one, const TensorShape& shape, const v
   return absl::OkStatus();
 }
 
-absl::Status SumOfSamples(const Tensor& parts, int64_t size, DType stat,
-                          const BackwardBuffers& statistics, tensorflow::DataType out_type,
-                          void* out, BackwardProblem* problem, BackwardBuffers* buffers) {
-  TF_RETURN_IF_ERROR(
-      ToTensorFlow(LayerNormGeometry({parts.dim_size(0), size}, {1}, &problem->geometry)));
+absl::Status SumOfSamples(const Tensor& parts, int64_t size, DType stat, const void* rstd,
+                          tensorflow::DataType out_type, void* out, BackwardProblem* problem,
+                          BackwardBuffers* buffers) {
+  TF_RETURN_IF_ERROR(ToTensorFlow(
+      LayerNormGeometry({parts.dim_size(0), size}, {1}, /*per_sample=*/false, &problem->geometry)));
   problem->dy = ToDType(parts.dtype());
   problem->x = problem->dx = problem->param = stat;
   problem->dparam = ToDType(out_type);
   buffers->dy = buffers->x = parts.data();
-  buffers->mean = statistics.mean;
-  buffers->rstd = statistics.rstd;
+  problem->formula = Formula::kRms;  // RMS norms have no mean
+  buffers->rstd = rstd;
   buffers->dbeta = out;
   return absl::OkStatus();
 }

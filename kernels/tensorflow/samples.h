@@ -56,12 +56,12 @@ class Inputs {
   std::deque<tensorflow::Tensor> repeated_;
 };
 
-// The sum of samples of `size` elements each, as the gradient of a layer norm's offset, which all
-// rows share. That does not depend on mean and rstd: any will do of as many numbers as samples, of
-// the type `stat`, which is no wider than the parts.
+// The sum of samples of `size` elements each, as the gradient of an RMS norm's offset, which all
+// rows share. That does not depend on rstd: any will do of as many numbers as samples, of the type
+// `stat`, which is no wider than the parts.
 absl::Status SumOfSamples(const tensorflow::Tensor& parts, int64_t size, DType stat,
-                          const BackwardBuffers& statistics, tensorflow::DataType out_type,
-                          void* out, BackwardProblem* problem, BackwardBuffers* buffers);
+                          const void* rstd, tensorflow::DataType out_type, void* out,
+                          BackwardProblem* problem, BackwardBuffers* buffers);
 
 }  // namespace nv_norms
 

@@ -74,6 +74,15 @@ absl::Status Product(InferenceContext* c, const std::vector<DimensionHandle>& di
   return absl::OkStatus();
 }
 
+// Whether each sample has parameters of its own; then the first axis is not normalized (that the
+// others are the last ones the kernels check).
+absl::Status CheckSamples(InferenceContext* c, const std::vector<DimensionHandle>& kept,
+                          bool* per_sample) {
+  TF_RETURN_IF_ERROR(c->GetAttr("per_sample", per_sample));
+  if (!*per_sample || !kept.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError("per_sample: expected an axis of x that is not normalized");
+}
+
 // [N, C] of x; unknown where the rank is.
 absl::Status BatchAndChannels(InferenceContext* c, ShapeHandle x, int64_t groups,
                               DimensionHandle* batch, DimensionHandle* channels,
@@ -103,8 +112,9 @@ absl::Status BatchAndChannels(InferenceContext* c, ShapeHandle x, int64_t groups
   return absl::OkStatus();
 }
 
-// y's batch, x's being `of_x`: where that is 1, or may be, a parameter of more samples tells.
-absl::Status BatchOfY(InferenceContext* c, DimensionHandle of_x, DimensionHandle channels,
+// y's batch, x's being `of_x`: where that is 1, or may be, a parameter of more samples tells, each
+// of which has `count`.
+absl::Status BatchOfY(InferenceContext* c, DimensionHandle of_x, DimensionHandle count,
                       DimensionHandle* batch) {
   bool per_sample;
   TF_RETURN_IF_ERROR(c->GetAttr("per_sample", &per_sample));
@@ -112,26 +122,32 @@ absl::Status BatchOfY(InferenceContext* c, DimensionHandle of_x, DimensionHandle
   if (!per_sample || (c->ValueKnown(of_x) && c->Value(of_x) != 1)) return absl::OkStatus();
   for (int i = 1; i < c->num_inputs(); ++i) {
     const DimensionHandle elements = c->NumElements(c->input(i));
-    const bool known = c->ValueKnown(elements) && c->ValueKnown(channels) && c->Value(channels) > 0;
-    if (known && c->Value(elements) == c->Value(channels)) continue;
+    const bool known = c->ValueKnown(elements) && c->ValueKnown(count) && c->Value(count) > 0;
+    if (known && c->Value(elements) == c->Value(count)) continue;
     if (!known) {
       *batch = c->UnknownDim();
-    } else if (c->Value(elements) % c->Value(channels) == 0) {
-      *batch = c->MakeDim(c->Value(elements) / c->Value(channels));
+    } else if (c->Value(elements) % c->Value(count) == 0) {
+      *batch = c->MakeDim(c->Value(elements) / c->Value(count));
       break;
     }
   }
   return absl::OkStatus();
 }
 
-// The shape of the gradients of gamma and beta, and how many elements those have.
-absl::Status ParamsOfChannels(InferenceContext* c, DimensionHandle batch, DimensionHandle channels,
-                              ShapeHandle* shape, Elements* elements) {
+// The shape of the gradients of gamma and beta, and how many elements those have: of `dims`, of
+// each sample if these have their own.
+absl::Status ParamsOf(InferenceContext* c, DimensionHandle batch, std::vector<DimensionHandle> dims,
+                      ShapeHandle* shape, Elements* elements) {
   bool per_sample;
   TF_RETURN_IF_ERROR(c->GetAttr("per_sample", &per_sample));
-  *shape = per_sample ? c->Matrix(batch, channels) : c->Vector(channels);
-  elements->all = elements->shared = channels;
-  return per_sample ? c->Multiply(batch, channels, &elements->all) : absl::OkStatus();
+  TF_RETURN_IF_ERROR(Product(c, dims, &elements->shared));
+  elements->all = elements->shared;
+  if (per_sample) {
+    TF_RETURN_IF_ERROR(c->Multiply(batch, elements->shared, &elements->all));
+    dims.insert(dims.begin(), batch);
+  }
+  *shape = c->MakeShape(dims);
+  return absl::OkStatus();
 }
 
 // Sets the outputs of a gradient op, each a list that is empty where it is not wanted.
@@ -150,12 +166,7 @@ absl::Status SetGradients(InferenceContext* c, ShapeHandle dx, ShapeHandle param
   return absl::OkStatus();
 }
 
-// dy is as x.
-absl::Status MergeGradient(InferenceContext* c, ShapeHandle* x) {
-  return c->Merge(c->input(0), c->input(1), x);
-}
-
-// But that dy may have more samples than an x of one; `batch` is dy's.
+// dy is as x, but that it may have more samples than an x of one; `batch` is dy's.
 absl::Status MergeSamples(InferenceContext* c, ShapeHandle* x, DimensionHandle* batch) {
   bool per_sample;
   TF_RETURN_IF_ERROR(c->GetAttr("per_sample", &per_sample));
@@ -177,16 +188,30 @@ absl::Status MergeSamples(InferenceContext* c, ShapeHandle* x, DimensionHandle* 
 }  // namespace
 
 absl::Status LayerNormShape(InferenceContext* c, bool with_mean) {
-  const ShapeHandle x = c->input(0);
-  c->set_output(0, x);
+  ShapeHandle y = c->input(0);
   std::vector<DimensionHandle> normalized;
   std::vector<DimensionHandle> kept;
   bool known;
-  TF_RETURN_IF_ERROR(SplitAxes(c, x, &normalized, &kept, &known));
-  DimensionHandle params = c->UnknownDim();
-  if (known) TF_RETURN_IF_ERROR(Product(c, normalized, &params));
-  TF_RETURN_IF_ERROR(CheckParams(c, 1, /*may_have_offset=*/true, {params, params}));
-  const ShapeHandle statistics = known ? c->MakeShape(kept) : c->UnknownShape();
+  TF_RETURN_IF_ERROR(SplitAxes(c, y, &normalized, &kept, &known));
+  Elements elements = {c->UnknownDim(), c->UnknownDim()};
+  ShapeHandle statistics = c->UnknownShape();
+  if (known) {
+    bool per_sample;
+    TF_RETURN_IF_ERROR(CheckSamples(c, kept, &per_sample));
+    DimensionHandle batch;
+    if (per_sample) {
+      DimensionHandle count;
+      TF_RETURN_IF_ERROR(Product(c, normalized, &count));
+      TF_RETURN_IF_ERROR(BatchOfY(c, kept[0], count, &batch));
+      TF_RETURN_IF_ERROR(c->ReplaceDim(y, 0, batch, &y));
+      kept[0] = batch;
+    }
+    ShapeHandle params;
+    TF_RETURN_IF_ERROR(ParamsOf(c, batch, normalized, &params, &elements));
+    statistics = c->MakeShape(kept);
+  }
+  c->set_output(0, y);
+  TF_RETURN_IF_ERROR(CheckParams(c, 1, /*may_have_offset=*/true, elements));
   c->set_output(1, statistics);
   if (with_mean) c->set_output(2, statistics);
   return absl::OkStatus();
@@ -205,7 +230,7 @@ absl::Status GroupNormShape(InferenceContext* c, int64_t groups) {
   c->set_output(0, y);
   ShapeHandle params;
   Elements elements;
-  TF_RETURN_IF_ERROR(ParamsOfChannels(c, batch, channels, &params, &elements));
+  TF_RETURN_IF_ERROR(ParamsOf(c, batch, {channels}, &params, &elements));
   TF_RETURN_IF_ERROR(CheckParams(c, 1, /*may_have_offset=*/true, elements));
   c->set_output(1, c->Matrix(batch, statistics));
   c->set_output(2, c->Matrix(batch, statistics));
@@ -214,22 +239,27 @@ absl::Status GroupNormShape(InferenceContext* c, int64_t groups) {
 
 absl::Status LayerNormGradShape(InferenceContext* c, bool with_mean) {
   ShapeHandle x;
-  TF_RETURN_IF_ERROR(MergeGradient(c, &x));
+  DimensionHandle batch;
+  TF_RETURN_IF_ERROR(MergeSamples(c, &x, &batch));
   std::vector<DimensionHandle> normalized;
   std::vector<DimensionHandle> kept;
   bool known;
   TF_RETURN_IF_ERROR(SplitAxes(c, x, &normalized, &kept, &known));
-  DimensionHandle params = c->UnknownDim();
+  Elements elements = {c->UnknownDim(), c->UnknownDim()};
+  ShapeHandle params = c->UnknownShape();
   if (known) {
-    TF_RETURN_IF_ERROR(Product(c, normalized, &params));
+    bool per_sample;
+    TF_RETURN_IF_ERROR(CheckSamples(c, kept, &per_sample));
+    if (per_sample) kept[0] = batch;
+    TF_RETURN_IF_ERROR(ParamsOf(c, batch, normalized, &params, &elements));
     ShapeHandle unused;
     const ShapeHandle statistics = c->MakeShape(kept);
     for (int i = 1; i <= (with_mean ? 2 : 1); ++i) {
       TF_RETURN_IF_ERROR(c->Merge(statistics, c->input(c->num_inputs() - i), &unused));
     }
   }
-  TF_RETURN_IF_ERROR(CheckParams(c, 2, /*may_have_offset=*/false, {params, params}));
-  return SetGradients(c, x, known ? c->MakeShape(normalized) : c->UnknownShape());
+  TF_RETURN_IF_ERROR(CheckParams(c, 2, /*may_have_offset=*/false, elements));
+  return SetGradients(c, x, params);
 }
 
 absl::Status GroupNormGradShape(InferenceContext* c, int64_t groups) {
@@ -247,7 +277,7 @@ absl::Status GroupNormGradShape(InferenceContext* c, int64_t groups) {
   }
   ShapeHandle params;
   Elements elements;
-  TF_RETURN_IF_ERROR(ParamsOfChannels(c, batch, channels, &params, &elements));
+  TF_RETURN_IF_ERROR(ParamsOf(c, batch, {channels}, &params, &elements));
   TF_RETURN_IF_ERROR(CheckParams(c, 2, /*may_have_offset=*/true, elements));
   return SetGradients(c, x, params);
 }

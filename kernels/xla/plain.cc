@@ -23,6 +23,7 @@ class View {
       for (int i = 0; i < rank_; ++i) {
         if (normalized[i]) params_.push_back(i);
       }
+      if (attributes.per_sample) params_.insert(params_.begin(), 0);
     } else {
       const int channel = attributes.channels_last ? rank_ - 1 : 1;
       const int64_t channels = dims_[channel];

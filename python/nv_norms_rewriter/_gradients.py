@@ -98,7 +98,7 @@ def _like(gradient: Any, param: Any, per_sample: bool) -> Any:
     elements = gradient.shape.num_elements()
     if per_sample and (elements is None or elements != param.shape.num_elements()):
         shape = tf.shape(gradient)
-        of_param = [_stock.samples_of(param, shape[1]), shape[1]]
+        of_param = _stock.shape_of_own(param, shape[1:])
         axes, _ = tf.raw_ops.BroadcastGradientArgs(s0=of_param, s1=shape)
         gradient = tf.reduce_sum(gradient, axes)
     return tf.reshape(gradient, tf.shape(param))

@@ -11,8 +11,8 @@ Tensor = Any
 
 # The attributes of each op that say what it computes, but for epsilon.
 ATTRIBUTES = {
-    "FusedLayerNorm": ("axis", "subtract_mean"),
-    "FusedRMSNorm": ("axis",),
+    "FusedLayerNorm": ("axis", "subtract_mean", "per_sample"),
+    "FusedRMSNorm": ("axis", "per_sample"),
     "FusedInstanceNorm": ("data_format", "negative_slope", "silu", "per_sample"),
     "FusedGroupNorm": ("data_format", "groups", "negative_slope", "silu", "per_sample"),
 }
@@ -44,7 +44,7 @@ def forward(
     """
     stat_type = tf.float64 if x.dtype == tf.float64 else tf.float32
     if attributes.get("per_sample", False):
-        x = _with_all_samples(x, [*scale, *offset], attributes)
+        x = _with_all_samples(op, x, [*scale, *offset], attributes)
     layout = _layout(op, tf.cast(x, stat_type), attributes)
     values = layout.values
     mean = tf.reduce_mean(values, layout.axes, keepdims=True)
@@ -147,18 +147,22 @@ def _activated(t: Tensor, negative_slope: float, silu: bool) -> Tensor:
     return tf.nn.leaky_relu(t, negative_slope)
 
 
-def samples_of(param: Tensor, channels: Tensor) -> Tensor:
-    """How many samples an instance or group norm's parameter is for; of no channels, one."""
-    return tf.where(channels > 0, tf.size(param) // tf.maximum(channels, 1), 1)
+def shape_of_own(param: Tensor, of_sample: Tensor) -> Tensor:
+    """[N, *of_sample], of each sample's parameter; N: how many `param` is for, of none one."""
+    of_each = tf.reduce_prod(of_sample)
+    samples = tf.where(of_each > 0, tf.size(param) // tf.maximum(of_each, 1), 1)
+    return tf.concat([[samples], of_sample], 0)
 
 
-def _with_all_samples(x: Tensor, params: Sequence[Tensor], attributes: dict[str, Any]) -> Tensor:
+def _with_all_samples(
+    op: str, x: Tensor, params: Sequence[Tensor], attributes: dict[str, Any]
+) -> Tensor:
     """x, of one sample perhaps, with as many as the parameters have."""
     shape = tf.shape(x)
-    channels = shape[-1 if attributes.get("data_format", "N...C") == "N...C" else 1]
+    of_sample = _layout(op, x, attributes).param_shape()[1:]
     samples = shape[:1]
     for param in params:
-        samples = tf.broadcast_dynamic_shape(samples, [samples_of(param, channels)])
+        samples = tf.broadcast_dynamic_shape(samples, shape_of_own(param, of_sample)[:1])
     repeated = tf.broadcast_to(x, tf.concat([samples, shape[1:]], 0))
     if x.shape.rank is not None:
         one = x.shape[0] in (None, 1)
@@ -167,23 +171,25 @@ def _with_all_samples(x: Tensor, params: Sequence[Tensor], attributes: dict[str,
 
 
 def _repeated(param: Tensor, shape: Tensor) -> Tensor:
-    """A parameter for each channel, of each sample or of all, in the shape [N, C]."""
-    own = tf.reshape(param, [samples_of(param, shape[1]), shape[1]])
-    return tf.broadcast_to(own, shape)
+    """A parameter of each sample, or of all, in the shape [N, ...]."""
+    return tf.broadcast_to(tf.reshape(param, shape_of_own(param, shape[1:])), shape)
 
 
 def _layout(op: str, x: Tensor, attributes: dict[str, Any]) -> _Axes | _Channels:
+    per_sample = attributes.get("per_sample", False)
     if op in ("FusedInstanceNorm", "FusedGroupNorm"):
         last = attributes.get("data_format", "N...C") == "N...C"
-        per_sample = attributes.get("per_sample", False)
         return _Channels(x, last, attributes.get("groups", -1), per_sample)
-    return _Axes(x, list(attributes.get("axis", (-1,))))
+    return _Axes(x, list(attributes.get("axis", (-1,))), per_sample)
 
 
 class _Axes:
-    """Layer and RMS norm: statistics over `axes`, a parameter for each of their elements."""
+    """Layer and RMS norm: statistics over `axes`, a parameter for each of their elements.
 
-    def __init__(self, x: Tensor, axes: list[int]) -> None:
+    Of each sample if per_sample, where the axes are the last.
+    """
+
+    def __init__(self, x: Tensor, axes: list[int], per_sample: bool) -> None:
         self.values = x
         self.axes = axes
         self._shape = tf.shape(x)
@@ -193,11 +199,18 @@ class _Axes:
             tf.equal(tf.range(tf.rank(x))[:, tf.newaxis], counted[tf.newaxis]), 1
         )
 
+        self._per_sample = per_sample
+
     def param(self, value: Tensor) -> Tensor:
-        return tf.reshape(value, tf.where(self._normalized, self._shape, 1))
+        shape = tf.where(self._normalized, self._shape, 1)
+        if self._per_sample:
+            value = _repeated(value, self.param_shape())
+            shape = tf.concat([self._shape[:1], shape[1:]], 0)
+        return tf.reshape(value, shape)
 
     def param_shape(self) -> Tensor:
-        return tf.gather(self._shape, self._ascending)
+        of_sample = tf.gather(self._shape, self._ascending)
+        return tf.concat([self._shape[:1], of_sample], 0) if self._per_sample else of_sample
 
     def stat(self, value: Tensor) -> Tensor:
         return tf.squeeze(value, self.axes)
@@ -217,7 +230,7 @@ class _Channels:
         positions = tf.reduce_prod(shape[1:-1] if last else shape[2:])
         self._per_sample = per_sample
         self._param = [1, *split] if last else [*split, 1]
-        self._param_shape = [batch, channels] if per_sample else [channels]
+        self._param_shape = tf.stack([batch, channels] if per_sample else [channels])
         self._stat = [batch, self._groups]
         self.axes = [1, 3] if last else [2, 3]
         middle = [positions, *split] if last else [*split, positions]

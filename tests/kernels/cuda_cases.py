@@ -33,9 +33,12 @@ ULP = {F16: 2.0**-10, BF16: 2.0**-7, F32: 2.0**-23, F64: 2.0**-52}
 
 def views(case: tuple, x: torch.Tensor) -> tuple:
     """The kernel's keyword arguments, the shape to reduce in, its reduced and parameter axes."""
-    if len(case) == 2:
-        shape, axis = case
+    if len(case) == 2 or isinstance(case[1], list):
+        shape, axis, *rest = case
         axes = tuple(sorted(a % len(shape) for a in axis))
+        if rest == ["per sample"]:
+            return {"axis": axis, "per_sample": True}, shape, axes, (0, *axes)
+        assert not rest
         return {"axis": axis}, shape, axes, axes
     shape, groups, last, *rest = case
     channel = len(shape) - 1 if last else 1

@@ -73,6 +73,14 @@ CASES = [
         (-1, False, (2, 5, 9)), (-1, False, (3, 4, 20, 21)), (2, False, (3, 6, 7, 11)),
         (4, False, (2, 8, 130, 131)), (8, False, (37, 64)), (3, False, (19, 2400)),
     ]],
+    # rows whose parameters are their sample's
+    *[({"axis": axis, "per_sample": True}, shape) for axis, shape in [
+        ([-1], (2, 5, 7)), ([2], (5, 1, 33)), ([-1], (3, 40, 1)), ([1], (6, 65)),
+        ([-1], (1, 9, 12)),
+        ([-1], (7, 31, 31)), ([-1], (3, 5, 7, 768)), ([1, 2], (4, 6, 10)), ([-1], (2, 300, 1152)),
+        ([3, 2], (2, 3, 20, 65)), ([-1], (40, 17, 64)), ([-1], (2, 3, 70001)),
+        ([-1], (3, 17, 16390)),
+    ]],
 ]  # fmt: skip
 
 
@@ -87,7 +95,7 @@ def views(case: tuple) -> tuple[tuple[int, ...], list[int], list[int]]:
     settings, shape = case
     if "axis" in settings:
         axes = sorted(a % len(shape) for a in settings["axis"])
-        return shape, axes, axes
+        return shape, axes, [0, *axes] if settings.get("per_sample") else axes
     channel = len(shape) - 1 if settings["channels_last"] else 1
     groups = settings["groups"] if settings["groups"] > 0 else shape[channel]
     split = (*shape[:channel], groups, shape[channel] // groups, *shape[channel + 1 :])
@@ -286,6 +294,9 @@ def test_unaligned_tensors(case: tuple, dtype: np.dtype, rng: np.random.Generato
         ({"groups": -1, "channels_last": True, "per_sample": True}, (3, 300, 300, 48)),
         ({"groups": 32, "channels_last": True, "per_sample": True}, (17, 64, 64, 64)),
         ({"groups": 32, "channels_last": True, "per_sample": True}, (6, 700, 1024)),
+        ({"axis": [-1], "per_sample": True}, (30, 300, 1152)),
+        ({"axis": [-1], "per_sample": True}, (2, 4096, 1536)),
+        ({"axis": [-1], "per_sample": True}, (2, 3, 1_500_001)),
         # whole samples, and strips of channels through a buffer
         ({"groups": 32, "channels_last": True}, (17, 64, 64, 64)), ({"axis": [1]}, (6, 700, 1024)),
         ({"groups": 32, "channels_last": True}, (6, 700, 1024)),

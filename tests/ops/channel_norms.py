@@ -44,6 +44,14 @@ class Norm(NamedTuple):
         """The shape of the parameters' gradients."""
         return (self.shape[0], self.channels) if self.per_sample else (self.channels,)
 
+    @property
+    def statistics(self) -> tuple[int, ...]:
+        return (self.shape[0], self.groups or self.channels)
+
+    @property
+    def formula(self) -> str:
+        return "center"
+
     def view(self, x: np.ndarray) -> tuple[np.ndarray, list[int], list[int]]:
         """x with its channels split, the reduced axes and those of the parameters."""
         last = self.data_format == "N...C"

@@ -7,21 +7,24 @@ from typing import Any
 import pytest
 import tensorflow as tf
 from channel_norms import FLOAT32, Norm
+from row_norms import RowNorm
 from support import DTYPES
-from test_shared_samples import NORMS, SHARED, Case, check
+from test_shared_samples import CHANNELS, NORMS, ROWS, SHARED, Case, check
 
 
-@pytest.mark.parametrize("shared", SHARED, ids=str)
+@pytest.mark.parametrize("shared", [(False, False, False), *SHARED], ids=str)
 @pytest.mark.parametrize("norm", NORMS, ids=str)
 def test_as_if_each_had_all_samples(
-    compiled: Any, device: str, norm: Norm, shared: tuple[bool, ...]
+    compiled: Any, device: str, norm: Norm | RowNorm, shared: tuple[bool, ...]
 ) -> None:
-    check(compiled, Case(norm, shared, 0.0, FLOAT32), 0.0, device)
+    slope = 0.0 if isinstance(norm, Norm) else 1.0
+    check(compiled, Case(norm, shared, slope, FLOAT32), slope, device)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_type(compiled: Any, device: str, dtype: str) -> None:
-    check(compiled, Case(NORMS[0], (True, False, True), 1.0, DTYPES[dtype]), 1.0, device)
+@pytest.mark.parametrize("norm", [CHANNELS[0], ROWS[0]], ids=str)
+def test_every_type(compiled: Any, device: str, norm: Norm | RowNorm, dtype: str) -> None:
+    check(compiled, Case(norm, (True, False, True), 1.0, DTYPES[dtype]), 1.0, device)
 
 
 def test_no_samples(compiled: Any, device: str) -> None:

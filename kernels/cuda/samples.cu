@@ -1,0 +1,215 @@
+// Rows of samples that have parameters of their own: all samples in one launch where a row fits
+// into registers, else one sample after the other, as rows that share their parameters.
+#include "kernels/cuda/occupancy.h"
+#include "kernels/cuda/samples.cuh"
+#include "kernels/sample_rows.h"
+
+namespace nv_norms {
+namespace cuda {
+namespace {
+
+ForwardPlan PlanOfSample(const ForwardPlan& plan) {
+  ForwardPlan out;
+  (void)PlanForward(OneSample(plan.problem), plan.device, &out);
+  return out;
+}
+
+BackwardPlan PlanOfSample(const BackwardPlan& plan) {
+  BackwardPlan out;
+  (void)PlanBackward(OneSample(plan.problem), plan.device, plan.want_dx, plan.want_params, &out);
+  return out;
+}
+
+template <typename Plan, typename Buffers>
+Status LaunchEach(const Plan& plan, const Buffers& buffers, void* workspace, void* stream) {
+  const Plan of_sample = PlanOfSample(plan);
+  const int64_t samples = SamplesOf(plan.problem.geometry.rows);
+  for (int64_t sample = 0; sample < samples; ++sample) {
+    NV_NORMS_RETURN_IF_ERROR(
+        Launch(of_sample, OneSample(plan.problem, buffers, sample), workspace, stream));
+  }
+  return Status();
+}
+
+// Of all samples' partial sums of dgamma, or of dbeta: [partials, samples, cols].
+int64_t SumBytes(const BackwardPlan& plan, int64_t partials) {
+  return Align16(partials * plan.problem.geometry.params * SizeOfNumber(plan.problem.in_double()));
+}
+
+// More rows than a grid has blocks are for the kernels of any geometry.
+bool TooManyRows(const RowLayout& layout) { return layout.rows >= kMostColumns / kMaxCluster; }
+
+template <typename Problem, typename Buffers>
+bool AreAligned(const Problem& problem, const Buffers& buffers, const void* other) {
+  const int vector = static_cast<int>(16 / SizeOf(problem.x));
+  return VectorAligned(buffers.x, problem.x, vector) &&
+         VectorAligned(other, OtherType(problem), vector) &&
+         VectorAligned(buffers.gamma, problem.param, vector);
+}
+
+// Blocks to each sample: no more than run at once, so that each has as many rows as there are, as
+// it reads its sample's parameters first. Twice or four times as many are slower where samples are
+// small: on an H200 bfloat16 64 x 256 x 1152 0.85 of a copy's speed, 0.81, 0.73; 16 x 256 x 1152
+// 0.78, 0.67, 0.67; 32 x 1024 x 1536 0.85, 0.86, 0.87.
+template <typename Choice>
+int64_t ShareOfBlocks(const Choice& choice, const Device& device, int64_t samples, int64_t rows) {
+  const int resident =
+      ResidentBlocks(reinterpret_cast<const void*>(choice.kernel), choice.threads, choice.shared);
+  const int64_t share = int64_t{resident} * device.multiprocessors / samples;
+  return std::min(CeilDiv(rows, choice.rows), std::max<int64_t>(1, share));
+}
+
+SampleRows Choose(const ForwardProblem& problem, const ForwardBuffers& buffers) {
+  const bool aligned = AreAligned(problem, buffers, buffers.y) &&
+                       VectorAligned(buffers.beta, problem.param, 16 / SizeOf(problem.x));
+  if (!aligned || problem.in_double()) return {};
+  return problem.x == DType::kFloat ? ChooseSampleRows32(problem) : ChooseSampleRows16(problem);
+}
+
+// Of samples of `rows` rows each.
+Status LaunchInRegisters(const ForwardPlan& plan, const SampleRows& choice, int64_t rows,
+                         const ForwardBuffers& buffers, void* stream, bool* launched) {
+  const ForwardProblem& problem = plan.problem;
+  const RowLayout& layout = problem.geometry.rows;
+  *launched = choice.kernel != nullptr && choice.shared <= plan.device.shared_bytes;
+  if (!*launched) return Status();
+  const char* name = "normalization of samples' rows";
+  NV_NORMS_RETURN_IF_ERROR(AllowShared(choice.kernel, choice.shared, name));
+  const int64_t samples = layout.rows / rows;
+  const int64_t lots = choice.goes_on ? ShareOfBlocks(choice, plan.device, samples, rows)
+                                      : CeilDiv(rows, choice.rows);
+  WarpRowsArguments args = {};
+  args.formula = problem.formula;
+  args.epsilon = static_cast<float>(problem.epsilon);
+  args.rows = rows;
+  args.cols = static_cast<int>(layout.cols);
+  args.lots = static_cast<unsigned>(lots);
+  args.buffers = buffers;
+  return LaunchKernel(name, choice.kernel, static_cast<unsigned>(samples * lots), choice.threads,
+                      static_cast<size_t>(choice.shared), 1, stream, args);
+}
+
+SampleGradient Choose(const BackwardPlan& plan) {
+  const BackwardProblem& problem = plan.problem;
+  if (problem.in_double() || problem.dx != problem.x) return {};
+  const SampleGradient out = problem.x == DType::kFloat ? ChooseSampleGradient32(problem)
+                                                        : ChooseSampleGradient16(problem);
+  return out.shared <= plan.device.shared_bytes ? out : SampleGradient();
+}
+
+// Partial sums of each sample, of as many blocks as run at once; 0: no such kernel.
+int64_t PartialsInRegisters(const BackwardPlan& plan) {
+  const SampleGradient choice = Choose(plan);
+  if (choice.kernel == nullptr) return 0;
+  const RowLayout& layout = plan.problem.geometry.rows;
+  return ShareOfBlocks(choice, plan.device, SamplesOf(layout), layout.repeat);
+}
+
+Status LaunchInRegisters(const BackwardPlan& plan, const BackwardBuffers& buffers, float* dgamma,
+                         float* dbeta, void* stream, bool* launched) {
+  const BackwardProblem& problem = plan.problem;
+  const RowLayout& layout = problem.geometry.rows;
+  *launched = AreAligned(problem, buffers, buffers.dy) &&
+              VectorAligned(buffers.dx, problem.dx, 16 / SizeOf(problem.x));
+  if (!*launched) return Status();
+  const SampleGradient choice = Choose(plan);
+  WarpGradientArguments args = {};
+  args.param = problem.param;
+  args.formula = problem.formula;
+  args.rows = layout.repeat;
+  args.cols = static_cast<int>(layout.cols);
+  args.samples = static_cast<unsigned>(SamplesOf(layout));
+  args.lots = static_cast<unsigned>(plan.partials);
+  args.buffers = buffers;
+  args.dgamma = dgamma;
+  args.dbeta = dbeta;
+  const char* name = "normalization gradient of samples' rows";
+  NV_NORMS_RETURN_IF_ERROR(AllowShared(choice.kernel, choice.shared, name));
+  return LaunchKernel(name, choice.kernel, args.samples * args.lots, choice.threads,
+                      static_cast<size_t>(choice.shared), 1, stream, args);
+}
+
+}  // namespace
+
+void PlanForwardSamples(ForwardPlan* plan) {
+  plan->kernel = TooManyRows(plan->problem.geometry.rows) ? Kernel::kGeneral : Kernel::kRows;
+  if (!ForwardAnyFits(*plan)) plan->workspace = PlanOfSample(*plan).workspace;
+}
+
+Status LaunchForwardSamples(const ForwardPlan& plan, const ForwardBuffers& buffers, void* workspace,
+                            void* stream) {
+  bool launched = false;
+  const Status status =
+      LaunchInRegisters(plan, Choose(plan.problem, buffers), plan.problem.geometry.rows.repeat,
+                        buffers, stream, &launched);
+  if (launched || !status.ok()) return status;
+  if (ForwardAnyFits(plan)) return LaunchForwardRowsAny(plan, buffers, stream);
+  return LaunchEach(plan, buffers, workspace, stream);
+}
+
+// Rows that share their parameters are one sample; those of 16 bits that these kernels are faster
+// with. Of a copy's speed on an H200, bfloat16, other kernels and so, 65536 rows (8192): 1024
+// columns 0.965, 0.900 (1.03, 0.82), 1040 0.76, 0.87 (0.73, 0.81), 1152 0.81, 0.92 (0.78, 0.87),
+// 1280 0.85, 0.91 (0.80, 0.87), 1400 0.86, 0.91 (0.78, 0.84), 1536 0.91, 0.91 (0.82, 0.85), 1600
+// 0.89, 0.90 (0.81, 0.87), 1792 0.94, 0.91 (0.84, 0.88), 2560 0.89, 0.90 (0.75, 0.82); 2048 rows of
+// 1152 0.80, 0.73, of 1536 0.89, 0.78.
+Status LaunchForwardRowsGoing(const ForwardPlan& plan, const ForwardBuffers& buffers, void* stream,
+                              bool* launched) {
+  *launched = false;
+  const ForwardProblem& problem = plan.problem;
+  const RowLayout& layout = problem.geometry.rows;
+  const bool faster =
+      (layout.cols > 1024 && layout.cols <= 1664) || (layout.cols > 2304 && layout.cols <= 2560);
+  if (!faster || layout.rows < 8192 || SizeOf(problem.x) != 2 || !layout.by_column()) {
+    return Status();
+  }
+  const SampleRows choice = Choose(problem, buffers);
+  if (!choice.goes_on) return Status();
+  return LaunchInRegisters(plan, choice, layout.rows, buffers, stream, launched);
+}
+
+void PlanBackwardSamples(BackwardPlan* plan) {
+  plan->kernel = TooManyRows(plan->problem.geometry.rows) ? Kernel::kGeneral : Kernel::kRows;
+  plan->partials = PartialsInRegisters(*plan);
+  if (!BackwardAnyFits(*plan)) {
+    plan->workspace = PlanOfSample(*plan).workspace;
+  } else if (plan->want_params) {
+    plan->workspace = 2 * SumBytes(*plan, std::max(plan->partials, AnyPartials(*plan)));
+  }
+}
+
+Status LaunchBackwardSamples(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                             void* workspace, void* stream) {
+  if (!BackwardAnyFits(plan)) return LaunchEach(plan, buffers, workspace, stream);
+  const BackwardProblem& problem = plan.problem;
+  int64_t partials = plan.partials;
+  void* dgamma = nullptr;
+  void* dbeta = nullptr;
+  bool whole = false;  // a single sum for each parameter, where it is to be
+  const auto place = [&] {
+    whole = partials == 1 && problem.dparam == DType::kFloat && !problem.in_double() &&
+            AlignedTo(buffers.dgamma, 16) && AlignedTo(buffers.dbeta, 16);
+    char* const base = static_cast<char*>(workspace);
+    if (buffers.dgamma != nullptr) dgamma = whole ? buffers.dgamma : base;
+    if (buffers.dbeta != nullptr) {
+      dbeta = whole ? buffers.dbeta : base + SumBytes(plan, partials);
+    }
+  };
+  bool launched = false;
+  if (partials != 0) {
+    place();
+    NV_NORMS_RETURN_IF_ERROR(LaunchInRegisters(plan, buffers, static_cast<float*>(dgamma),
+                                               static_cast<float*>(dbeta), stream, &launched));
+  }
+  if (!launched) {
+    partials = AnyPartials(plan);
+    place();
+    NV_NORMS_RETURN_IF_ERROR(LaunchBackwardRowsAny(plan, buffers, dgamma, dbeta, stream));
+  }
+  if (whole || (dgamma == nullptr && dbeta == nullptr)) return Status();
+  return LaunchFinish(problem, problem.geometry.params, buffers, dgamma, dbeta, partials,
+                      plan.device, stream);
+}
+
+}  // namespace cuda
+}  // namespace nv_norms
