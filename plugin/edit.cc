@@ -59,6 +59,7 @@ NodeDef FusedDef(const GraphView& view, const Shapes& shapes, const ForwardMatch
       [[fallthrough]];
     case Kind::kRmsNorm:
       for (int axis : match.problem.axes) attr["axis"].mutable_list()->add_i(axis);
+      attr["per_sample"].set_b(match.problem.per_sample);
       break;
     case Kind::kGroupNorm:
       attr["groups"].set_i(match.problem.groups);

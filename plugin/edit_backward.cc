@@ -29,7 +29,7 @@ int Place(const GraphView& view, const BackwardMatch& match) {
 }
 
 // Of a parameter's gradient as the fused op gives it: x's sizes along the axes, -1 where unknown,
-// or the channels, of each sample if they have parameters of their own.
+// or the channels; of each sample if they have parameters of their own.
 std::vector<int64_t> ParameterShape(const ForwardMatch& forward, const TensorInfo& x) {
   const Problem& problem = forward.problem;
   const bool over_axes = problem.kind == Kind::kLayerNorm || problem.kind == Kind::kRmsNorm;
@@ -44,6 +44,7 @@ std::vector<int64_t> ParameterShape(const ForwardMatch& forward, const TensorInf
     const int at = axis < 0 ? axis + rank : axis;
     shape.push_back(at >= 0 && at < rank ? x.dims[at] : -1);
   }
+  if (problem.per_sample) shape.insert(shape.begin(), rank > 0 ? x.dims[0] : -1);
   return shape;
 }
 
@@ -120,7 +121,9 @@ void PutParameter(GraphView* view, Shapes* shapes, TensorId gradient, TensorId s
   outputs.push_back({info.dtype, false, {}});
   shapes->Set(gradient.node, outputs);
   if (like.valid()) {
-    const TensorId of_samples = AddReshape(view, shapes, like, {-1, made.back()}, place, -1);
+    std::vector<int64_t> of_all = made;
+    of_all.front() = -1;
+    const TensorId of_samples = AddReshape(view, shapes, like, of_all, place, -1);
     gradient = AddSumLike(view, shapes, gradient, of_samples, place);
   }
   // As many numbers in one axis are the same shape.

@@ -27,6 +27,8 @@ bool HasParameters(const GraphView& view, int node) {
 // gamma, beta and their gradients hold their elements in the order of the normalized axes, mean and
 // rstd in that of the others; neither may change.
 Reason CheckOrders(const GraphView& view, int node, Format now, int rank) {
+  // Of parameters of each sample the normalized axes stay the last.
+  if (view.GetBool(node, "per_sample", false)) return Reason::kParameterOrder;
   const std::vector<int> normalized = NormalizedAxes(view, node, rank);
   std::vector<int> others;
   for (int axis = 0; axis < rank; ++axis) {

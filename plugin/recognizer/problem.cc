@@ -27,7 +27,21 @@ Dim Flat(const Dims& dims) {
   return flat;
 }
 
-// Layer and RMS norm: whole dimensions; parameters cover exactly these, in their order.
+// Whether a parameter belongs to `within`, channels, say, of each sample. Where there is nothing
+// else that it could vary along, anything of x's shape would be such a parameter, dy, say.
+bool IsOfEachSample(const Dims& x, const Dim& parameter, const Dim& within) {
+  Dim wanted = x[0];
+  wanted.insert(wanted.end(), within.begin(), within.end());
+  return !x[0].empty() && parameter == wanted && parameter.size() < Flat(x).size();
+}
+
+// The last axes, without the first.
+bool AreLast(const std::vector<int>& axes, size_t rank) {
+  return axes.size() < rank && axes.front() == -static_cast<int>(axes.size());
+}
+
+// Layer and RMS norm: whole dimensions; parameters cover exactly these, in their order; where these
+// are the last, perhaps of each sample.
 std::optional<Problem> OverAxes(const Dims& x, const Dim& reduced, const Dim* parameter,
                                 Moment moment) {
   Problem problem;
@@ -45,16 +59,13 @@ std::optional<Problem> OverAxes(const Dims& x, const Dim& reduced, const Dim* pa
         break;
     }
   }
-  if (parameter != nullptr && *parameter != covered) return std::nullopt;
+  if (parameter != nullptr && *parameter != covered) {
+    if (!AreLast(problem.axes, x.size()) || !IsOfEachSample(x, *parameter, covered)) {
+      return std::nullopt;
+    }
+    problem.per_sample = true;
+  }
   return problem;
-}
-
-// Whether a parameter belongs to the channels of each sample. Where there is nothing else that it
-// could vary along, anything of x's shape would be such a parameter, dy, say.
-bool IsOfEachSample(const Dims& x, const Dim& parameter, int channel) {
-  Dim wanted = x[0];
-  wanted.insert(wanted.end(), x[channel].begin(), x[channel].end());
-  return !x[0].empty() && parameter == wanted && parameter.size() < Flat(x).size();
 }
 
 // Instance and group norm with channels at `channel`: dimension 0 is the batch, the others are
@@ -71,7 +82,7 @@ std::optional<Problem> OverSpace(const Axes& axes, const Dims& x, const Dim& red
     }
   }
   if (parameter != nullptr && *parameter != x[channel]) {
-    if (!IsOfEachSample(x, *parameter, channel)) return std::nullopt;
+    if (!IsOfEachSample(x, *parameter, x[channel])) return std::nullopt;
     problem.per_sample = true;
   }
   Dim outer;

@@ -23,7 +23,7 @@ struct Problem {
   std::vector<int> axes;    // reduced, negative, ascending
   std::string data_format;  // instance and group norm
   int64_t groups = 0;       // group norm
-  bool per_sample = false;  // instance and group norm: each sample has parameters of its own
+  bool per_sample = false;  // each sample has parameters of its own
   // If not empty, x is to be reshaped so before the op, and y to `split_shape` after it: the graph
   // keeps groups and the channels within them as two axes, or the batch. At most one size is -1;
   // split_shape is empty where more than one is unknown, and then x's when the graph runs.

@@ -72,6 +72,7 @@ SampleCounts::Sources SampleCounts::OfNode(TensorId tensor, int depth) {
   const std::vector<TensorId>& inputs = view_.inputs(node);
   const TensorId axes = AxesOfBroadcast(view_, node);
   if (axes.valid()) return OfShape(view_.inputs(axes.node)[axes.port], depth + 1);
+  if (view_.op(node) == "Prod") return Of(inputs[0], depth + 1);  // of sizes: a mean's divisor
   switch (ClassOf(view_.op(node))) {
     case OpClass::kElementwise: {
       Sources sources = 0;
