@@ -8,7 +8,7 @@ is the model with its norms taken out, but their parameters left to the optimize
 gain (not for BERT, whose norms are inside its layers, nor for the generator, whose norms do more).
 
 Usage: python benchmarks/benchmark_models.py [--models bert convnext unet3d diffusion generator
-       resnet] [--modes train predict] [--ways ...] [--small | --full] [--policy mixed_float16]
+       dit resnet] [--modes train predict] [--ways ...] [--small | --full] [--policy mixed_float16]
        [--csv FILE]
 """
 

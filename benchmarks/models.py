@@ -55,30 +55,41 @@ def _task(model: keras.Model, x: Any, random: np.random.Generator, batch: int) -
 
 
 class Unnormalized(keras.layers.Layer):
-    """Gives back its input, but has gamma and beta of its channels.
+    """Gives back its input, but has the gamma and beta of a norm's channels.
 
-    Their gradients are zeros, so that an optimizer has as much to do as with a norm's.
+    Their gradients are zeros, so that an optimizer has as much to do as with the norm's.
     """
 
+    def __init__(self, norm: keras.layers.Layer) -> None:
+        super().__init__()
+        self._names = [("scale", "gamma", "ones"), ("center", "beta", "zeros")]
+        self._names = [names for names in self._names if getattr(norm, names[0], True) is not False]
+
     def build(self, shape: tuple[int | None, ...]) -> None:
-        self.gamma = self.add_weight(shape=shape[-1:], initializer="ones", name="gamma")
-        self.beta = self.add_weight(shape=shape[-1:], initializer="zeros", name="beta")
+        self.params = [
+            self.add_weight(shape=shape[-1:], initializer=initializer, name=name)
+            for _, name, initializer in self._names
+        ]
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         @tf.custom_gradient
-        def same(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
-            return tf.identity(x), lambda dy: (dy, tf.zeros_like(gamma), tf.zeros_like(beta))
+        def same(x: tf.Tensor, *params: tf.Tensor) -> Any:
+            return tf.identity(x), lambda dy: (dy, *map(tf.zeros_like, params))
 
-        return same(x, tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta))
+        return same(x, *map(tf.convert_to_tensor, self.params))
 
 
-def with_norm(model: keras.Model, norm: Callable[[], keras.layers.Layer]) -> keras.Model:
+def with_norm(
+    model: keras.Model, norm: Callable[[keras.layers.Layer], keras.layers.Layer]
+) -> keras.Model:
     """The same model with another layer in the place of each norm."""
 
     def copy(layer: keras.layers.Layer) -> keras.layers.Layer:
         if isinstance(layer, keras.Sequential):
             return keras.Sequential([copy(inner) for inner in layer.layers])
-        return norm() if isinstance(layer, NORMS) else type(layer).from_config(layer.get_config())
+        return (
+            norm(layer) if isinstance(layer, NORMS) else type(layer).from_config(layer.get_config())
+        )
 
     def call(layer: keras.layers.Layer, *inputs: Any, mask: Any = None, **options: Any) -> Any:
         assert mask is None  # batch norm has this argument, others do not
@@ -218,6 +229,40 @@ def generator(small: bool) -> Task:
     return _task(model, random.normal(size=(batch, width)).astype(np.float32), random, batch)
 
 
+def dit(small: bool) -> Task:
+    """A diffusion transformer (Peebles and Xie, 2022), DiT-B/2, 64 latents of 32 x 32 x 4, whose
+    layer norms are scaled and shifted for each sample."""
+    layers, width, batch, size = (2, 64, 2, 8) if small else (12, 768, 64, 32)
+
+    def modulated(x: keras.KerasTensor, shift: Any, scale: Any) -> keras.KerasTensor:
+        norm = keras.layers.LayerNormalization(center=False, scale=False, epsilon=1e-6)
+        return norm(x) * (1.0 + scale) + shift
+
+    image, step = keras.Input((size, size, 4)), keras.Input((width,))
+    condition = keras.layers.Activation("silu")(keras.layers.Dense(width)(step))
+
+    def of_samples(count: int) -> list[keras.KerasTensor]:
+        h = keras.layers.Reshape((1, count * width))(keras.layers.Dense(count * width)(condition))
+        return keras.ops.split(h, count, axis=-1)
+
+    x = keras.layers.Conv2D(width, 2, strides=2)(image)
+    x = keras.layers.Reshape((-1, width))(x)
+    for _ in range(layers):
+        shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = of_samples(6)
+        h = modulated(x, shift, scale)
+        x = x + gate * keras.layers.MultiHeadAttention(width // 64, 64)(h, h)
+        h = keras.layers.Dense(4 * width, "gelu")(modulated(x, mlp_shift, mlp_scale))
+        x = x + mlp_gate * keras.layers.Dense(width)(h)
+    x = modulated(x, *of_samples(2))
+    model = keras.Model([image, step], keras.layers.Dense(16, dtype="float32")(x))
+    random = np.random.default_rng(SEED)
+    inputs = [
+        random.normal(size=(batch, *shape)).astype(np.float32)
+        for shape in ((size, size, 4), (width,))
+    ]
+    return _task(model, inputs, random, batch)
+
+
 def resnet(small: bool) -> Task:
     """ResNet50 with group norms instead of its batch norms, 64 images of 224 x 224."""
     batch, size = (2, 64) if small else (64, 224)
@@ -226,7 +271,7 @@ def resnet(small: bool) -> Task:
     )
     random = np.random.default_rng(SEED)
     x = random.normal(size=(batch, size, size, 3)).astype(np.float32)
-    return _task(with_norm(model, lambda: keras.layers.GroupNormalization(32)), x, random, batch)
+    return _task(with_norm(model, lambda _: keras.layers.GroupNormalization(32)), x, random, batch)
 
 
 MODELS: dict[str, Callable[[bool], Task]] = {
@@ -236,5 +281,6 @@ MODELS: dict[str, Callable[[bool], Task]] = {
     "unet3d_128": functools.partial(unet3d, edge=128),
     "diffusion": diffusion,
     "generator": generator,
+    "dit": dit,
     "resnet": resnet,
 }
