@@ -2,6 +2,7 @@
 
 usage: python benchmarks/kernels/rows.py [--dtypes float32 bfloat16 float16 float32:bfloat16]
        [--rms] [--peers torch compile liger quack] [--shapes 65536x1001 ...] [--csv FILE]
+       benchmarks/kernels/rows.py --samples [...]
        benchmarks/kernels/rows.py --launches
 
 Prints a Markdown table of milliseconds (median, L2 flushed before each run) and what part of the
@@ -9,6 +10,8 @@ copy's bytes per second each pass reaches. Bytes: forward x and y, backward x, d
 statistics and parameters. "inference" leaves no statistics, as torch.compile's forward pass. x:y of
 --dtypes is x and dx of one type, y and dy of another. A peer that is not installed, or cannot run a
 shape, is a dash.
+With --samples: rows of samples, SAMPLESxROWSxCOLS, that have parameters of their own, as the layer
+norms of diffusion transformers; peers: torch and compile, layer_norm(x) * scale + shift.
 With --launches: microseconds of tiny problems, beside a kernel that does nothing.
 """
 
@@ -31,6 +34,10 @@ SHAPES = [
     (1_000_000, 100), (10_000_000, 10), (4, 400_001), (4, 10_000_001), (1024, 12288),
     (65536, 512), (65536, 768), (65536, 1024), (32768, 2048), (32768, 4096), (16384, 8192),
     (16384, 16384), (8192, 32768), (4096, 65536), (2048, 131072),
+]  # fmt: skip
+SAMPLES = [
+    (256, 256, 1152), (64, 256, 1152), (16, 256, 1152), (64, 256, 768), (64, 256, 384),
+    (16, 4096, 640), (32, 1024, 1536), (8, 4096, 1536), (4, 4096, 3072), (2, 4608, 3072),
 ]  # fmt: skip
 TINY = [(1, 16), (7, 100), (32, 768), (16, 4096), (2, 20_000)]
 MOST_COLUMNS = {"compile": 10**6, "quack": 131_072}
@@ -83,22 +90,31 @@ def microseconds(run: Callable, launches: int = 200) -> tuple[float, float]:
     return statistics.median(on_gpu), statistics.median(on_host)
 
 
-def torch_norm(rms: bool) -> Callable:
+def torch_norm(rms: bool, samples: bool) -> Callable:
+    if samples:
+
+        def modulated(x, scale, shift):
+            plain = torch_norm(rms, samples=False)(x, None, None) * scale[:, None]
+            return plain if shift is None else plain + shift[:, None]
+
+        return modulated
     if rms:
         return lambda x, weight, bias: functional.rms_norm(x, x.shape[-1:], weight, EPSILON)
     return lambda x, weight, bias: functional.layer_norm(x, x.shape[-1:], weight, bias, EPSILON)
 
 
-def peer(name: str, rms: bool) -> Callable:
+def peer(name: str, rms: bool, samples: bool) -> Callable:
     """norm(x, weight, bias) of this library."""
     if name == "torch":
-        return torch_norm(rms)
+        return torch_norm(rms, samples)
     if name == "compile":
         from torch._functorch import config
 
         config.donated_buffer = False  # the gradient is taken again and again (retain_graph)
         torch._dynamo.reset()
-        return torch.compile(torch_norm(rms), dynamic=False)
+        return torch.compile(torch_norm(rms, samples), dynamic=False)
+    if samples:
+        raise ValueError("not for samples with parameters of their own")
     if name == "liger":
         if rms:
             from liger_kernel.ops.rms_norm import LigerRMSNormFunction
@@ -131,7 +147,7 @@ def measure_peer(
     source = x.detach().requires_grad_()
     forward = backward = None
     try:
-        norm = peer(name, options.rms)
+        norm = peer(name, options.rms, options.samples)
         with torch.no_grad():
             forward = milliseconds(partial(norm, source, weight, bias), 10)
         result = norm(source, weight, bias)
@@ -143,30 +159,30 @@ def measure_peer(
     return forward, backward
 
 
-def calls(rows: int, cols: int, dtype: torch.dtype, other: torch.dtype, rms: bool) -> tuple:
+def calls(shape: tuple[int, ...], dtype: torch.dtype, other: torch.dtype, rms: bool) -> tuple:
     """x, dx, dy, gamma, beta; what launches a forward pass, one without statistics, a gradient."""
     torch.manual_seed(0)
     formula = "rms" if rms else "center"
-    x = torch.randn(rows, cols, device="cuda", dtype=dtype)
+    x = torch.randn(shape, device="cuda", dtype=dtype)
     dy = torch.randn_like(x, dtype=other)
-    gamma = torch.randn(cols, device="cuda", dtype=torch.float32)
+    own = len(shape) == 3  # parameters of each sample
+    gamma = torch.randn(*shape[: 1 if own else 0], shape[-1], device="cuda", dtype=torch.float32)
+    rows = x.numel() // shape[-1]
     beta = None if rms else torch.randn_like(gamma)
     y, dx = torch.empty_like(dy), torch.empty_like(x)
     mean = None if rms else torch.empty(rows, device="cuda")
     rstd = torch.empty(rows, device="cuda")
     dgamma, dbeta = torch.empty_like(gamma), None if rms else torch.empty_like(gamma)
-    settings = {"axis": [-1], "formula": formula, "epsilon": EPSILON}
+    problem = {"axis": [-1], "formula": formula, "per_sample": own}
+    settings = {**problem, "epsilon": EPSILON}
     forward = library.forward(x, gamma, beta, y, mean, rstd, **settings)
     inference = library.forward(x, gamma, beta, y, None, None, **settings)
-    backward = library.backward(
-        dy, x, gamma, mean, rstd, dx, dgamma, dbeta, axis=[-1], formula=formula
-    )
+    backward = library.backward(dy, x, gamma, mean, rstd, dx, dgamma, dbeta, **problem)
     return x, dx, dy, gamma, beta, forward, inference, backward
 
 
-def shape(text: str) -> tuple[int, int]:
-    rows, cols = text.split("x")
-    return int(rows), int(cols)
+def shape_of(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split("x")))
 
 
 def print_launches() -> None:
@@ -175,26 +191,30 @@ def print_launches() -> None:
     gpu, host = microseconds(partial(torch.cuda._sleep, 0))
     print(f"| a kernel that does nothing | {gpu:.2f} | {gpu:.2f} | {host:.2f} | {host:.2f} |")
     for rows, cols in TINY:
-        *_, forward, _, backward = calls(rows, cols, torch.float32, torch.float32, False)
+        *_, forward, _, backward = calls((rows, cols), torch.float32, torch.float32, False)
         (gpu, host), (back_gpu, back_host) = microseconds(forward), microseconds(backward)
         print(f"| {rows} x {cols} | {gpu:.2f} | {back_gpu:.2f} | {host:.2f} | {back_host:.2f} |")
 
 
-def measure(rows: int, cols: int, dtypes: str, options: argparse.Namespace) -> dict:
+def measure(shape: tuple[int, ...], dtypes: str, options: argparse.Namespace) -> dict:
     dtype, other = (getattr(torch, name) for name in (dtypes.split(":") * 2)[:2])
-    x, dx, dy, gamma, beta, *passes = calls(rows, cols, dtype, other, options.rms)
+    x, dx, dy, gamma, beta, *passes = calls(shape, dtype, other, options.rms)
     forward, inference, backward = passes
+    rows, cols = x.numel() // shape[-1], shape[-1]
     out = {"rows": rows, "cols": cols, "dtype": dtypes}
+    if options.samples:
+        out = {"samples": shape[0], **out}
     out["copy"] = milliseconds(lambda: dx.copy_(x))
     out["forward"] = milliseconds(forward)
     out["inference"] = milliseconds(inference)
     out["backward"] = milliseconds(backward)
     size, other_size = (t.numel() * t.element_size() for t in (x, dy))
     stat = (1 if options.rms else 2) * rows * 4
-    params = (1 if options.rms else 2) * cols * 4
+    one = gamma.numel() * 4
+    params = (1 if options.rms else 2) * one
     speed = 2 * size / out["copy"]
     out["forward_of_copy"] = (size + other_size + stat + params) / out["forward"] / speed
-    moved = 2 * size + other_size + stat + 4 * cols + params
+    moved = 2 * size + other_size + stat + one + params
     out["backward_of_copy"] = moved / out["backward"] / speed
     for name in options.peers if other == dtype else ():
         if cols > MOST_COLUMNS.get(name, cols):
@@ -210,7 +230,8 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--rms", action="store_true", help="RMSNorm in place of LayerNorm")
     parser.add_argument("--peers", nargs="*", default=["torch"], help="torch compile liger quack")
-    parser.add_argument("--shapes", nargs="+", type=shape, default=SHAPES, metavar="ROWSxCOLS")
+    parser.add_argument("--shapes", nargs="+", type=shape_of, metavar="ROWSxCOLS")
+    parser.add_argument("--samples", action="store_true", help="rows of samples")
     parser.add_argument("--csv", help="write the numbers to this file")
     parser.add_argument("--launches", action="store_true", help="tiny problems instead")
     options = parser.parse_args()
@@ -218,16 +239,20 @@ def main() -> None:
     if options.launches:
         print_launches()
         return
-    header = ["dtype", "rows x cols", "copy", "forward", "of copy", "inference"]
+    shapes = options.shapes or (SAMPLES if options.samples else SHAPES)
+    if any(len(shape) != (3 if options.samples else 2) for shape in shapes):
+        parser.error("--shapes: expected ROWSxCOLS, with --samples SAMPLESxROWSxCOLS")
+    what = "samples x rows x cols" if options.samples else "rows x cols"
+    header = ["dtype", what, "copy", "forward", "of copy", "inference"]
     header += ["backward", "of copy"]
     header += [f"{name} {way}" for name in options.peers for way in ("forward", "backward")]
     print("| " + " | ".join(header) + " |\n" + "|---" * len(header) + "|")
     results = []
     for dtype in options.dtypes:
-        for rows, cols in options.shapes:
-            r = measure(rows, cols, dtype, options)
+        for shape in shapes:
+            r = measure(shape, dtype, options)
             results.append(r)
-            cells = [dtype, f"{rows} x {cols}", f"{r['copy']:.4g}"]
+            cells = [dtype, " x ".join(map(str, shape)), f"{r['copy']:.4g}"]
             cells += [f"{r['forward']:.4g}", f"{r['forward_of_copy']:.2f}"]
             cells += [f"{r['inference']:.4g}"]
             cells += [f"{r['backward']:.4g}", f"{r['backward_of_copy']:.2f}"]

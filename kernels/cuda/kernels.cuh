@@ -75,6 +75,10 @@ int64_t WarpPartials(const BackwardPlan& plan);  // 0: rows that warps do not ha
 Status LaunchBackwardRowsWarp(const BackwardPlan& plan, const BackwardBuffers& buffers,
                               int64_t partials, float* dgamma, float* dbeta, void* stream,
                               bool* launched);
+int64_t GoingPartials(const BackwardPlan& plan);  // 0: rows that other kernels are faster with
+Status LaunchBackwardRowsGoing(const BackwardPlan& plan, const BackwardBuffers& buffers,
+                               int64_t partials, float* dgamma, float* dbeta, void* stream,
+                               bool* launched);
 bool SuitsTiles(const BackwardPlan& plan);
 int64_t TilePartials(const BackwardPlan& plan);
 Status LaunchBackwardRowsTile(const BackwardPlan& plan, const BackwardBuffers& buffers,

@@ -62,16 +62,18 @@ namespace {
 
 // Partial sums of dgamma and dbeta, the most that any rung of the gradient's ladder has.
 struct Partials {
-  int64_t warp = 0;  // 0: that rung does not fit
+  int64_t going = 0;  // 0: that rung does not fit
+  int64_t warp = 0;
   int64_t tile = 0;
   int64_t ring = 0;
   int64_t any = 0;
   int64_t split = 0;
-  int64_t most() const { return std::max({warp, tile, ring, any, split}); }
+  int64_t most() const { return std::max({going, warp, tile, ring, any, split}); }
 };
 
 Partials PartialsOf(const BackwardPlan& plan, const RingShape& ring) {
   Partials out;
+  out.going = GoingPartials(plan);
   out.warp = WarpPartials(plan);
   if (SuitsTiles(plan)) out.tile = TilePartials(plan);
   if (out.tile == 0 && ring.blocks != 0) out.ring = ring.teams / ring.allies;
@@ -142,7 +144,13 @@ Status LaunchBackwardRows(const BackwardPlan& plan, const BackwardBuffers& buffe
   void* const terms = partials.split != 0 ? base + places.terms : nullptr;
   bool launched = false;
   int64_t count = 0;  // of partial sums
-  if (partials.warp != 0) {
+  if (partials.going != 0) {
+    NV_NORMS_RETURN_IF_ERROR(
+        LaunchBackwardRowsGoing(plan, buffers, partials.going, static_cast<float*>(dgamma),
+                                static_cast<float*>(dbeta), stream, &launched));
+    count = partials.going;
+  }
+  if (!launched && partials.warp != 0) {
     NV_NORMS_RETURN_IF_ERROR(LaunchBackwardRowsWarp(plan, buffers, partials.warp,
                                                     static_cast<float*>(dgamma),
                                                     static_cast<float*>(dbeta), stream, &launched));

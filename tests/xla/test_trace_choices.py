@@ -111,7 +111,7 @@ def test_neighbours_behind_views_and_custom_gradients(
 def test_scales_and_shifts_of_each_sample(
     of_each_sample: tuple[str, ...], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They run beside the fused op; parameters run in it."""
+    """Both run in the fused op, as parameters do; one beside a parameter runs beside the op."""
     norms: list[_xla_rule.Norm] = []
     monkeypatch.setattr(_xla_rule, "why_left", lambda norm: norms.append(norm) or "no")
     nv_norms_rewriter.configure(xla="auto")
@@ -132,7 +132,7 @@ def test_scales_and_shifts_of_each_sample(
         return tape.gradient(loss, [scale, shift])
 
     function.get_concrete_function(x)
-    assert [norm.goes_on for norm in norms] == [bool(of_each_sample)]
+    assert [norm.goes_on for norm in norms] == [len(of_each_sample) == 1]
 
 
 @pytest.mark.parametrize("left", [False, True])
