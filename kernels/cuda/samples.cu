@@ -47,10 +47,9 @@ bool AreAligned(const Problem& problem, const Buffers& buffers, const void* othe
          VectorAligned(buffers.gamma, problem.param, vector);
 }
 
-// Blocks to each sample: no more than run at once, so that each has as many rows as there are, as
-// it reads its sample's parameters first. Twice or four times as many are slower where samples are
-// small: on an H200 bfloat16 64 x 256 x 1152 0.85 of a copy's speed, 0.81, 0.73; 16 x 256 x 1152
-// 0.78, 0.67, 0.67; 32 x 1024 x 1536 0.85, 0.86, 0.87.
+// Blocks to each sample: no more than run at once, as each reads its sample's parameters first, or
+// leaves sums for their gradients. Bfloat16 16 x 256 x 1152 forward on an H200: 0.78 of a copy's
+// speed, twice as many 0.67.
 template <typename Choice>
 int64_t ShareOfBlocks(const Choice& choice, const Device& device, int64_t samples, int64_t rows) {
   const int resident =

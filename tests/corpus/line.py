@@ -117,7 +117,8 @@ class Case:
     @property
     def expect(self) -> Mapping[str, int]:
         by = self.line.expect_by or {}
-        for key in (f"{self.policy}/{self.mode}", self.policy, self.knowledge, self.mode):
+        both = f"{self.policy}/{self.mode}", f"{self.knowledge}/{self.mode}"
+        for key in (*both, self.policy, self.knowledge, self.mode):
             if key in by:
                 return by[key]
         return self.line.expect

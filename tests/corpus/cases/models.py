@@ -77,7 +77,7 @@ POSITIONS = {"num_heads": 2, "max_sequence_length": 8}
 QUERIES = {"num_query_heads": 2, "num_key_value_heads": 2}
 
 
-def mmdit(name, expect, **options):
+def mmdit(name, expect, expect_by=None, **options):
     """The transformer of Stable Diffusion 3."""
     module = "keras_hub.src.models.stable_diffusion_3.mmdit"
     return model(
@@ -100,6 +100,7 @@ def mmdit(name, expect, **options):
             "pooled_projection": Input((2, 5)),
             "timestep": Input((2, 1)),
         },
+        expect_by=expect_by,
     )
 
 

@@ -310,10 +310,12 @@ LINES = [
         slow_policies=("float32",),  # its timesteps are a Range of the policy's type
     ),
     # As sd3_mmdit, of 3 blocks (2 text norms in the first two, 1 in the last) whose first has a
-    # second attention of the image alone, with its query's and key's norms.
+    # second attention of the image alone, with its query's and key's norms, and with a scale and an
+    # offset of its own behind the layer norm: two ops where the graph computes both before it.
     mmdit(
         "sd35_mmdit",
         {"layer_norm": 12, "rms_norm": 14},
+        {"batch/infer": {"layer_norm": 13, "rms_norm": 14}},
         num_layers=3,
         dual_attention_indices=(0,),
     ),
