@@ -83,7 +83,8 @@ Status LaunchInRegisters(const ForwardPlan& plan, const SampleRows& choice, int6
                          const ForwardBuffers& buffers, void* stream, bool* launched) {
   const ForwardProblem& problem = plan.problem;
   const RowLayout& layout = problem.geometry.rows;
-  *launched = choice.kernel != nullptr && choice.shared <= plan.device.shared_bytes;
+  constexpr int64_t kStatic = 1024;  // bytes that the kernels' sums take beside, and fewer
+  *launched = choice.kernel != nullptr && choice.shared + kStatic <= plan.device.shared_bytes;
   if (!*launched) return Status();
   const char* name = "normalization of samples' rows";
   NV_NORMS_RETURN_IF_ERROR(AllowShared(choice.kernel, choice.shared, name));
