@@ -14,10 +14,6 @@ using tensorflow::TensorShape;
 
 namespace {
 
-bool OverAxes(const Attributes& attributes) {
-  return attributes.kind == Kind::kLayerNorm || attributes.kind == Kind::kRMSNorm;
-}
-
 absl::Status ReadActivation(OpKernelConstruction* ctx, Activation* out) {
   float slope;
   TF_RETURN_IF_ERROR(ctx->GetAttr("negative_slope", &slope));
@@ -38,7 +34,7 @@ absl::Status ReadActivation(OpKernelConstruction* ctx, Activation* out) {
 
 absl::Status ReadAttributes(OpKernelConstruction* ctx, Kind kind, bool forward, Attributes* out) {
   out->kind = kind;
-  const bool of_channels = kind == Kind::kInstanceNorm || kind == Kind::kGroupNorm;
+  const bool of_channels = !out->over_axes();
   if (!of_channels) {
     TF_RETURN_IF_ERROR(ctx->GetAttr("axis", &out->axis));
   } else {
@@ -115,7 +111,7 @@ absl::Status CheckStatType(OpKernelConstruction* ctx) {
 absl::Status MakeGeometry(const Attributes& attributes, const TensorShape& x, Geometry* out) {
   std::vector<int64_t> dims;
   for (int i = 0; i < x.dims(); ++i) dims.push_back(x.dim_size(i));
-  if (OverAxes(attributes)) {
+  if (attributes.over_axes()) {
     return ToTensorFlow(LayerNormGeometry(dims, attributes.axis, attributes.per_sample, out));
   }
   TF_RETURN_IF_ERROR(ToTensorFlow(GroupNormGeometry(
@@ -149,19 +145,19 @@ int64_t Channels(const Attributes& attributes, const TensorShape& x) {
 }  // namespace
 
 int64_t ParamsOfSample(const Attributes& attributes, const TensorShape& x) {
-  if (!OverAxes(attributes)) return Channels(attributes, x);
+  if (!attributes.over_axes()) return Channels(attributes, x);
   return Axes(attributes, x, /*normalized=*/true).num_elements();
 }
 
 TensorShape StatShape(const Attributes& attributes, const TensorShape& x) {
-  if (OverAxes(attributes)) return Axes(attributes, x, /*normalized=*/false);
+  if (attributes.over_axes()) return Axes(attributes, x, /*normalized=*/false);
   const int64_t groups = attributes.groups == -1 ? Channels(attributes, x) : attributes.groups;
   return TensorShape({x.dim_size(0), groups});
 }
 
 TensorShape ParamShape(const Attributes& attributes, const TensorShape& x) {
-  TensorShape shape = OverAxes(attributes) ? Axes(attributes, x, /*normalized=*/true)
-                                           : TensorShape({Channels(attributes, x)});
+  TensorShape shape = attributes.over_axes() ? Axes(attributes, x, /*normalized=*/true)
+                                             : TensorShape({Channels(attributes, x)});
   if (attributes.per_sample) shape.InsertDim(0, x.dim_size(0));
   return shape;
 }

@@ -23,6 +23,9 @@ struct Attributes {
   Activation activation;  // instance and group norm
   bool has_scale = false;
   bool has_offset = false;  // forward ops, and gradients of instance and group norm
+
+  // Layer and RMS norm; the others are norms of channels.
+  bool over_axes() const { return kind == Kind::kLayerNorm || kind == Kind::kRMSNorm; }
 };
 
 // Which outputs of a gradient op are wanted, and their types.

@@ -14,9 +14,8 @@ std::string CallFormat(const tensorflow::OpKernelConstruction& ctx) {
 
 Placement::Placement(const Attributes& attributes, int rank, const std::string& format)
     : attributes_(attributes) {
-  const bool of_channels =
-      attributes.kind == Kind::kInstanceNorm || attributes.kind == Kind::kGroupNorm;
-  if (!of_channels || rank < 3 || format != (attributes.channels_last ? "NC..." : "N...C")) return;
+  const char* const other = attributes.channels_last ? "NC..." : "N...C";
+  if (attributes.over_axes() || rank < 3 || format != other) return;
   std::vector<int64_t> last_to_first = {0, rank - 1};
   std::vector<int64_t> first_to_last = {0};
   for (int i = 1; i < rank - 1; ++i) {

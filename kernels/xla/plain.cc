@@ -18,7 +18,7 @@ class View {
       : type_(type), rank_(x.bounds.dims()) {
     for (int i = 0; i < rank_; ++i) dims_.push_back(x.bounds.dim_size(i));
     std::vector<bool> normalized;
-    if (attributes.kind == Kind::kLayerNorm || attributes.kind == Kind::kRMSNorm) {
+    if (attributes.over_axes()) {
       (void)ResolveAxes(attributes.axis, rank_, &normalized);  // checked by MakeGeometry
       for (int i = 0; i < rank_; ++i) {
         if (normalized[i]) params_.push_back(i);
