@@ -128,7 +128,7 @@ bool GraphView::IsBackEdge(int from, int to) const {
          (op(to) == "Merge" || op(to) == "RefMerge");
 }
 
-bool GraphView::DependsOn(int node, const std::unordered_set<int>& on) const {
+bool GraphView::DependsOn(int node, const std::unordered_set<int>& on, int limit) const {
   if (on.empty()) return false;
   int first = order_[*on.begin()];
   for (int each : on) first = std::min(first, order_[each]);
@@ -139,6 +139,7 @@ bool GraphView::DependsOn(int node, const std::unordered_set<int>& on) const {
     stack.pop_back();
     if (on.count(at) > 0) return true;
     if (order_[at] <= first || !seen.insert(at).second) continue;
+    if (static_cast<int>(seen.size()) > limit) return true;
     for (const TensorId& input : inputs_[at]) {
       if (!IsBackEdge(input.node, at)) stack.push_back(input.node);
     }

@@ -2,6 +2,7 @@
 #define NV_NORMS_PLUGIN_GRAPH_VIEW_H_
 
 #include <functional>
+#include <limits>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -68,8 +69,10 @@ class GraphView {
   // Position in an order in which producers come before consumers (the back edges of loops,
   // NextIteration, do not count). Edits keep it so.
   int order(int node) const { return order_[node]; }
-  // Whether a node is one of these or is computed from one of them, control edges included.
-  bool DependsOn(int node, const std::unordered_set<int>& on) const;
+  // Whether a node is one of these or is computed from one of them, control edges included; taken
+  // to be so where more than `limit` nodes would have to be looked at.
+  bool DependsOn(int node, const std::unordered_set<int>& on,
+                 int limit = std::numeric_limits<int>::max()) const;
 
   // Whether anything that matters reads the node: a node for which `is_root` is true, or an op that
   // may have an effect. Everything counts as live before MarkLive() is called.

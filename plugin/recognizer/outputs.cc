@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kMaxVisited = 160;
 constexpr size_t kMaxSubset = 6;
+constexpr int kMaxConditioning = 512;  // nodes of a network that computes a scale
 
 }  // namespace
 
@@ -314,8 +315,9 @@ bool Outputs::IsTermOfMore(TensorId tensor) {
   return false;
 }
 
-// Once an output is found, what combines the anchor with tensors that come after that output is
-// its gradient; there is much of that, and nothing to find in it.
+// Once an output is found, what combines the anchor with tensors that come after that output, and
+// from it, is its gradient; there is much of that, and nothing to find in it. A scale may come
+// later without being computed from anything here.
 bool Outputs::MeetsLaterTensor(int node) {
   int found = -1;
   for (const Output& output : all_) {
@@ -325,7 +327,10 @@ bool Outputs::MeetsLaterTensor(int node) {
   }
   if (found < 0) return false;
   for (const TensorId& input : near_.view.inputs(node)) {
-    if (visited_.count(input.node) == 0 && near_.view.order(input.node) > found) return true;
+    if (visited_.count(input.node) == 0 && near_.view.order(input.node) > found &&
+        near_.view.DependsOn(input.node, {near_.statistics.anchor.node}, kMaxConditioning)) {
+      return true;
+    }
   }
   return false;
 }

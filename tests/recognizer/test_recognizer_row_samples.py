@@ -142,6 +142,57 @@ def test_one_sample_that_stands_for_many(rng, one: str) -> None:
         np.testing.assert_allclose(got, stock, 1e-4, 2e-5 * np.abs(stock).max(), err_msg=name)
 
 
+@pytest.mark.parametrize("norm", NORMS, ids=lambda n: n.__name__)
+def test_scale_that_is_computed_after_the_norm_goes_in(rng, norm: Norm) -> None:
+    """A network's first norms stand before the end of what computes their scale and offset."""
+
+    def make() -> None:
+        x, dy, late = placeholder("x", SHAPE), placeholder("dy", SHAPE), placeholder("scale", PARAM)
+        for _ in range(20):
+            late = tf.tanh(late)
+        late = tf.identity(late, name="late")
+        tf.identity(y := modulated(norm, x, late, late), name="y")
+        dx, dlate = tf.gradients(y, [x, late], grad_ys=dy)
+        tf.identity(dx, name="dx")
+        tf.identity(dlate, name="dlate")
+
+    graph = trace(make)
+    values = {"scale": feeds(rng)["scale"]}
+    values |= {name: feeds(rng)[name] for name in ("x", "dy")}
+    late = run(graph, {"scale": values["scale"]}, "late:0")
+    expected = exact(values | {"scale": late, "offset": late}, norm, True, True)
+    expected["dlate"] = expected["dscale"] + expected["doffset"]
+    after, report = rewrite(graph, fetches=["y", "dx", "dlate"])
+    assert sorted(r.direction for r in report.fused) == ["backward", "forward"], report
+    (node,) = fused_nodes(after)
+    assert node.attr["num_scale"].i == node.attr["num_offset"].i == 1
+    for name in ("y", "dx", "dlate"):
+        tolerance = 2e-5 * np.abs(expected[name]).max()
+        np.testing.assert_allclose(run(after, values, f"{name}:0"), expected[name], 1e-4, tolerance)
+
+
+@pytest.mark.parametrize("steps", [1, 1000])
+@pytest.mark.parametrize("norm", NORMS, ids=lambda n: n.__name__)
+def test_scale_that_is_computed_from_the_norm_stays_beside(rng, norm: Norm, steps: int) -> None:
+    """Through an op that the search for norms does not follow."""
+
+    def make() -> None:
+        y = norm(placeholder("x", SHAPE))
+        scale = tf.einsum("nabc,cd->nabd", y, tf.eye(CHANNELS))[:, :1, :1]
+        for _ in range(steps):
+            scale = tf.tanh(scale)
+        tf.identity(y * (1.0 + scale), name="y")
+
+    graph = trace(make)
+    after, report = rewrite(graph, fetches=["y"])
+    assert len(report.fused) == 1
+    (node,) = fused_nodes(after)
+    assert node.attr["num_scale"].i == 0
+    values = {"x": rng.normal(0.5, 2.0, SHAPE).astype("f")}
+    stock, got = (run(each, values) for each in (graph, after))
+    np.testing.assert_allclose(got, stock, 1e-4, 1e-4)
+
+
 BESIDE = {
     "of each sample and row": (BATCH, ROWS[0], 1, CHANNELS),
     "of each element": SHAPE,
