@@ -124,7 +124,7 @@ void PutParameter(GraphView* view, Shapes* shapes, TensorId gradient, TensorId s
     std::vector<int64_t> of_all = made;
     of_all.front() = -1;
     const TensorId of_samples = AddReshape(view, shapes, like, of_all, place, -1);
-    gradient = AddSumLike(view, shapes, gradient, of_samples, place);
+    gradient = AddSumLike(view, shapes, gradient, of_samples, place, -1);
   }
   // As many numbers in one axis are the same shape.
   const bool same = shape == made || (shape.size() == 1 && made.size() == 1);
@@ -202,7 +202,7 @@ TensorId ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forw
   for (const Part& factor : backward.factors) dy = AddFactor(view, shapes, dy, factor, place);
   // Which in batches of unknown size may have more samples than x.
   const TensorId y_of_op = forward.open_samples ? TensorId{fused, 0} : forward.x;
-  if (backward.sum_dy) dy = AddSumLike(view, shapes, dy, y_of_op, place);
+  if (backward.sum_dy) dy = AddSumLike(view, shapes, dy, y_of_op, place, -1);
   if (merged) {
     dy = AddReshape(view, shapes, dy, forward.problem.merged_shape, place, -1);
   } else if (backward.reshape_dy) {

@@ -30,6 +30,11 @@ void SetType(NodeDef* def, const char* attr, DataType type) {
   (*def->mutable_attr())[attr].set_type(type);
 }
 
+bool IsOfOutput(const GraphView& view, int fused, const std::string& output) {
+  const std::string name = output.substr(0, output.rfind(':'));
+  return view.name(fused) == name || view.name(fused).rfind(name + "/" + view.op(fused), 0) == 0;
+}
+
 void SetInput(GraphView* view, int node, int slot, TensorId tensor) {
   const NodeDef def = view->def(node);
   std::vector<TensorId> inputs = view->inputs(node);
@@ -191,7 +196,8 @@ TensorId AddReshapeLike(GraphView* view, Shapes* shapes, TensorId tensor, Tensor
                     {type, info.rank_known, info.dims}, like, in_place_of);
 }
 
-TensorId AddSumLike(GraphView* view, Shapes* shapes, TensorId tensor, TensorId shaped, int like) {
+TensorId AddSumLike(GraphView* view, Shapes* shapes, TensorId tensor, TensorId shaped, int like,
+                    int in_place_of) {
   const TensorId small = AddShape(view, shapes, shaped, like);
   const TensorId large = AddShape(view, shapes, tensor, like);
   NodeDef axes = DefBeside(*view, "BroadcastGradientArgs", "/axes", like);
@@ -208,7 +214,7 @@ TensorId AddSumLike(GraphView* view, Shapes* shapes, TensorId tensor, TensorId s
   const TensorId summed{view->AddNode(sum, {tensor, axes_tensor}, {}, like), 0};
   shapes->Set(summed.node, {{type, false, {}}});
   return PutReshape(view, shapes, summed, small, tensorflow::DT_INT32,
-                    WithShapeOf({type, false, {}}, shapes->Get(shaped)), like, -1);
+                    WithShapeOf({type, false, {}}, shapes->Get(shaped)), like, in_place_of);
 }
 
 TensorId AddReshapeToSplit(GraphView* view, Shapes* shapes, TensorId tensor,
@@ -269,6 +275,29 @@ void JoinParts(GraphView* view, Shapes* shapes, TensorId first, const std::vecto
     }
   }
   shapes->Set(in_place_of, {info});
+}
+
+void RemoveDeadReaders(GraphView* view, int node) {
+  std::vector<int> dead;
+  std::set<int> seen;
+  const auto add = [&](int reader) {
+    if (!view->live(reader) && seen.insert(reader).second) dead.push_back(reader);
+  };
+  for (const Consumer& c : view->consumers(node)) add(c.node);
+  for (size_t i = 0; i < dead.size(); ++i) {
+    for (const Consumer& c : view->consumers(dead[i])) add(c.node);
+    for (int waiter : view->control_consumers(dead[i])) add(waiter);
+  }
+  for (int each : dead) view->RemoveNode(each);
+}
+
+void RemoveReplaced(GraphView* view, int node, const std::vector<int>& instead) {
+  const std::vector<int> waiting = view->control_consumers(node);
+  for (int waiter : waiting) {
+    for (int other : instead) view->AddControlInput(waiter, other);
+  }
+  view->DropControlConsumers(node);
+  view->RemoveNode(node);
 }
 
 void RemoveUnread(GraphView* view, const std::vector<int>& start,

@@ -20,6 +20,10 @@ void CopyPlacement(const tensorflow::NodeDef& from, tensorflow::NodeDef* to);
 
 void SetType(tensorflow::NodeDef* def, const char* attr, tensorflow::DataType type);
 
+// Whether a fused op is the one that a record names by an output, or beside it: then it has that
+// name and its op's.
+bool IsOfOutput(const GraphView& view, int fused, const std::string& output);
+
 // Makes a node read `tensor` in this slot.
 void SetInput(GraphView* view, int node, int slot, TensorId tensor);
 
@@ -53,8 +57,9 @@ TensorId AddReshape(GraphView* view, Shapes* shapes, TensorId tensor,
 TensorId AddReshapeLike(GraphView* view, Shapes* shapes, TensorId tensor, TensorId shaped, int like,
                         int in_place_of);
 
-// Adds the sum of `tensor` over what `shaped` is broadcast along to its shape, next to `like`.
-TensorId AddSumLike(GraphView* view, Shapes* shapes, TensorId tensor, TensorId shaped, int like);
+// Adds the sum of `tensor` over what `shaped` is broadcast along to its shape.
+TensorId AddSumLike(GraphView* view, Shapes* shapes, TensorId tensor, TensorId shaped, int like,
+                    int in_place_of);
 
 // A Reshape, too, of what an op gave for an x whose axes were merged, to that x's own shape.
 TensorId AddReshapeToSplit(GraphView* view, Shapes* shapes, TensorId tensor,
@@ -76,6 +81,12 @@ TensorId AddFactor(GraphView* view, Shapes* shapes, TensorId tensor, const Part&
 // place of the node `in_place_of`.
 void JoinParts(GraphView* view, Shapes* shapes, TensorId first, const std::vector<Part>& parts,
                bool factors, int in_place_of);
+
+// Removes what reads a node's outputs and is not live, and all behind that, which is not either.
+void RemoveDeadReaders(GraphView* view, int node);
+
+// Removes a node that nobody reads any more; who waited for it waits for others.
+void RemoveReplaced(GraphView* view, int node, const std::vector<int>& instead);
 
 // Removes nodes of `start` and behind it that nobody reads. Whoever waited for one waits for what
 // it waited for.

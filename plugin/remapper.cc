@@ -23,6 +23,7 @@
 #include "plugin/graph/shapes.h"
 #include "plugin/graph/view.h"
 #include "plugin/layout/layout.h"
+#include "plugin/modulations/take_in.h"
 #include "plugin/recognizer/backward.h"
 #include "plugin/recognizer/dy_candidates.h"
 #include "plugin/recognizer/forward.h"
@@ -501,6 +502,9 @@ absl::StatusOr<bool> Remap(const tensorflow::GraphDef& graph, TF_GrapplerItem* i
   }
   // Only now: layouts change with a Cast's tensor in the narrow type, if that is the cheaper one.
   changed = TakeInCasts(&view, &shapes, nodes, keep, options.compiled) || changed;
+  if (work.wants_shapes()) {
+    changed = TakeInModulations(&view, &shapes, nodes, keep, records) || changed;
+  }
   if (TakeInActivations(&view, &shapes, GpuNodes(view, nodes), keep, options.compiled, records)) {
     changed = true;
     // Of the activation's output.

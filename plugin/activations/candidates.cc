@@ -43,7 +43,7 @@ class Finder {
 
   std::optional<ActivatedNorm> At(int norm) {
     if (!view_.alive(norm) || !TakesActivation(view_.op(norm)) || !MayGo(norm) ||
-        IsActivated(norm)) {
+        HasActivation(view_, norm)) {
       return std::nullopt;
     }
     const int64_t parameters =
@@ -67,11 +67,6 @@ class Finder {
   }
 
  private:
-  bool IsActivated(int node) const {
-    return view_.GetFloat(node, "negative_slope", 1.0f) != 1.0f ||
-           view_.GetBool(node, "silu", false);
-  }
-
   bool MayGo(int node) const { return !keep_(node) && !HasOwnGradient(view_, node); }
 
   bool IsBeside(int node, int norm) const {
@@ -176,7 +171,8 @@ class Finder {
     for (const Consumer& c : view_.consumers(found->norm)) {
       if (c.port == 0 || !view_.live(c.node) || !IsFusedGradient(view_.op(c.node))) continue;
       if (Contains(found->norm_gradients, c.node)) continue;
-      if (!IsGradientOf(c.node, found->norm)) return false;
+      // Parameters included: xhat * gamma + beta is to be computed in it.
+      if (!IsGradientOf(view_, c.node, found->norm)) return false;
       const TensorId dy = view_.inputs(c.node)[0];
       if (!IsGradientOfActivation(dy.node, *found)) return false;
       found->norm_gradients.push_back(c.node);
@@ -202,31 +198,6 @@ class Finder {
       if (branches && !view_.control_consumers(gradient).empty()) return false;
     }
     return true;
-  }
-
-  // Whether a fused gradient is that of this norm, parameters included: xhat * gamma + beta is to
-  // be computed in it.
-  bool IsGradientOf(int gradient, int norm) const {
-    if (view_.op(gradient) != view_.op(norm) + "Grad" || !IsBeside(gradient, norm) ||
-        HasOwnGradient(view_, gradient) || IsActivated(gradient) ||
-        view_.GetInt(gradient, "num_offset", 0) != 0) {
-      return false;
-    }
-    for (const char* attr : {"T", "P", "U"}) {
-      if (view_.GetType(gradient, attr) != view_.GetType(norm, attr)) return false;
-    }
-    if (view_.GetInt(gradient, "groups", 0) != view_.GetInt(norm, "groups", 0) ||
-        view_.GetString(gradient, "data_format", "N...C") !=
-            view_.GetString(norm, "data_format", "N...C")) {
-      return false;
-    }
-    const size_t scales = view_.GetInt(norm, "num_scale", 0);
-    if (view_.GetInt(gradient, "num_scale", 0) != static_cast<int64_t>(scales)) return false;
-    const auto& read = view_.inputs(gradient);
-    const auto& of_norm = view_.inputs(norm);
-    return read.size() == scales + 4 &&
-           std::equal(of_norm.begin(), of_norm.begin() + scales + 1, read.begin() + 1) &&
-           read[scales + 2] == TensorId{norm, 1} && read[scales + 3] == TensorId{norm, 2};
   }
 
   bool IsGradientOfActivation(int gradient, const ActivatedNorm& found) const {
@@ -295,7 +266,7 @@ std::vector<int> FunctionsBehind(const GraphView& view, const ActivatedNorm& fou
   return behind;
 }
 
-void MarkLiveForActivations(GraphView* view, const std::function<bool(int)>& keep) {
+void MarkLiveAroundNorms(GraphView* view, const std::function<bool(int)>& keep) {
   view->MarkLive([&](int node) {
     const std::string& op = view->op(node);
     const bool pure =

@@ -35,7 +35,7 @@ struct ActivatedNorm {
 std::vector<int> FunctionsBehind(const GraphView& view, const ActivatedNorm& found, int node);
 
 // Marks what is live() in the view: graphs that Python has traced hold gradients that nobody reads.
-void MarkLiveForActivations(GraphView* view, const std::function<bool(int)>& keep);
+void MarkLiveAroundNorms(GraphView* view, const std::function<bool(int)>& keep);
 
 // The activation behind a fused norm, which all that is live() and reads y allows to take in.
 // `keep`: whose values must stay under their names. Without shapes, these are taken to fit.

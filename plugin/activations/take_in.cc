@@ -16,12 +16,6 @@ namespace {
 
 using tensorflow::NodeDef;
 
-// Whether a fused op is the one of this output, or beside it: then it has that name and its op's.
-bool IsOf(const std::string& fused, const std::string& op, const std::string& output) {
-  const std::string name = output.substr(0, output.rfind(':'));
-  return fused == name || fused.rfind(name + "/" + op, 0) == 0;
-}
-
 class Editor {
  public:
   Editor(GraphView* view, Shapes* shapes, const std::function<bool(int)>& keep,
@@ -34,10 +28,10 @@ class Editor {
             << (found.silu ? "silu" : "negative_slope=" + std::to_string(found.slope)) << ", "
             << found.norm_gradients.size() << " gradients";
     Report(found);
-    RemoveDeadReaders(norm);
-    for (int node : found.identities) RemoveDeadReaders(node);
-    for (int node : found.functions) RemoveDeadReaders(node);
-    for (const auto& entry : found.activation_gradients) RemoveDeadReaders(entry.first);
+    RemoveDeadReaders(view_, norm);
+    for (int node : found.identities) RemoveDeadReaders(view_, node);
+    for (int node : found.functions) RemoveDeadReaders(view_, node);
+    for (const auto& entry : found.activation_gradients) RemoveDeadReaders(view_, entry.first);
     for (int shape : found.shapes) ReadShapeOfX(shape, norm);
     PutNorm(found);
     for (int gradient : found.norm_gradients) PutGradient(gradient, found);
@@ -45,39 +39,38 @@ class Editor {
     for (const auto& [gradient, behind] : found.activation_gradients) {
       std::vector<int> instead = view_->control_inputs(gradient);
       instead.push_back(behind.node);
-      Remove(gradient, instead);
+      RemoveReplaced(view_, gradient, instead);
     }
     std::vector<int> constants;
     for (auto i = found.functions.rbegin(); i != found.functions.rend(); ++i) {
       for (const TensorId& input : view_->inputs(*i)) {
         if (view_->op(input.node) == "Const") constants.push_back(input.node);
       }
-      Remove(*i, {});
+      RemoveReplaced(view_, *i, {});
     }
     RemoveUnread(view_, constants, keep_);
     for (auto i = found.identities.rbegin(); i != found.identities.rend(); ++i) {
-      Remove(*i, {activation});
+      RemoveReplaced(view_, *i, {activation});
     }
     if (found.stays) {
       (*view_->mutable_def(norm)->mutable_attr())[kUnread].set_b(true);
     } else {
-      Remove(norm, {activation});
+      RemoveReplaced(view_, norm, {activation});
     }
   }
 
  private:
   void Report(const ActivatedNorm& found) {
-    const auto& op = view_->op(found.norm);
     for (Record& record : *records_) {
       if (record.reason != Reason::kNone || record.outputs.empty()) continue;
       if (record.direction == "forward") {
-        if (!IsOf(view_->name(found.norm), op, record.outputs[0])) continue;
+        if (!IsOfOutput(*view_, found.norm, record.outputs[0])) continue;
         record.outputs[0] = view_->name(TensorId{found.activation, 0});
         Note(found, &record);
       } else if (record.direction == "backward") {
         for (int gradient : found.norm_gradients) {
           const auto is_of = [&](const std::string& output) {
-            return IsOf(view_->name(gradient), view_->op(gradient), output);
+            return IsOfOutput(*view_, gradient, output);
           };
           if (std::none_of(record.outputs.begin(), record.outputs.end(), is_of)) continue;
           record.inputs[0] = view_->name(GradientBehind(gradient, found));
@@ -158,31 +151,6 @@ class Editor {
     }
   }
 
-  // What reads a tensor and is not live, and all behind that, which is not live either.
-  void RemoveDeadReaders(int node) {
-    std::vector<int> dead;
-    std::set<int> seen;
-    const auto add = [&](int reader) {
-      if (!view_->live(reader) && seen.insert(reader).second) dead.push_back(reader);
-    };
-    for (const Consumer& c : view_->consumers(node)) add(c.node);
-    for (size_t i = 0; i < dead.size(); ++i) {
-      for (const Consumer& c : view_->consumers(dead[i])) add(c.node);
-      for (int waiter : view_->control_consumers(dead[i])) add(waiter);
-    }
-    for (int each : dead) view_->RemoveNode(each);
-  }
-
-  // Removes a node that nobody reads any more; who waited for it waits for others.
-  void Remove(int node, const std::vector<int>& instead) {
-    const std::vector<int> waiting = view_->control_consumers(node);
-    for (int waiter : waiting) {
-      for (int other : instead) view_->AddControlInput(waiter, other);
-    }
-    view_->DropControlConsumers(node);
-    view_->RemoveNode(node);
-  }
-
   GraphView* view_;
   Shapes* shapes_;
   const std::function<bool(int)>& keep_;
@@ -195,7 +163,7 @@ bool TakeInActivations(GraphView* view, Shapes* shapes, const std::function<bool
                        const std::function<bool(int)>& keep, bool compiled,
                        std::vector<Record>* records) {
   bool changed = false;
-  MarkLiveForActivations(view, keep);
+  MarkLiveAroundNorms(view, keep);
   for (int node = 0; node < view->num_nodes(); ++node) {
     if (!nodes(node)) continue;
     if (const auto found = FindActivation(*view, shapes, node, keep, compiled)) {
@@ -208,7 +176,7 @@ bool TakeInActivations(GraphView* view, Shapes* shapes, const std::function<bool
 
 bool WouldTakeInActivations(GraphView* view, const std::function<bool(int)>& nodes,
                             const std::function<bool(int)>& keep, bool compiled) {
-  MarkLiveForActivations(view, keep);
+  MarkLiveAroundNorms(view, keep);
   for (int node = 0; node < view->num_nodes(); ++node) {
     if (nodes(node) && FindActivation(*view, nullptr, node, keep, compiled)) return true;
   }
