@@ -40,8 +40,16 @@ std::optional<SampleSums::Sides> SampleSums::SidesOf(TensorId axes) const {
   return sides;
 }
 
-bool SampleSums::IsShapeOf(TensorId shape, const std::set<TensorId>& tensors) const {
-  return view_.op(shape.node) == "Shape" && tensors.count(view_.inputs(shape.node)[0]) > 0;
+// Whether a Reshape is to the shape of one of these, given `dims` as far as they are known: what it
+// reshapes has as many numbers.
+bool SampleSums::IsToShapeOf(int reshape, const std::set<TensorId>& tensors,
+                             const std::vector<int64_t>& dims) const {
+  const int shape = view_.inputs(reshape)[1].node;
+  if (view_.op(shape) == "Shape") return tensors.count(view_.inputs(shape)[0]) > 0;
+  const auto sizes = IntConstant(view_, shape);
+  return sizes && sizes->values.size() == dims.size() &&
+         std::equal(dims.begin(), dims.end(), sizes->values.begin(),
+                    [](int64_t dim, int64_t size) { return size == std::max<int64_t>(dim, -1); });
 }
 
 // Whether a Sum over constant axes is over all axes but the samples and the parameters'.
@@ -81,13 +89,16 @@ std::vector<SampleSum> SampleSums::Behind(int sum, TensorId parameter,
   }
   const bool open = sides->sizes[0] < 0 || sides->sizes[0] != sides->others[0];
   if (open && (sides->tensor != parameter || likes.count(sides->other) == 0)) return {};
+  const std::vector<int64_t> dims = parameters_.Dims(parameters_.y[0]);
   std::vector<SampleSum> sums;
   for (const Consumer& c : view_.consumers(sum)) {
     if (!view_.live(c.node)) continue;
     if (view_.op(c.node) != "Reshape" || c.slot != 0 || HasOwnGradient(view_, c.node)) return {};
-    const TensorInfo& info = shapes_.Get({c.node, 0});
-    if (open ? !IsShapeOf(view_.inputs(c.node)[1], {parameter}) : !parameters_.Fit(info)) return {};
-    sums.push_back({c.node, parameters_.Dims(parameters_.y[0]), open ? parameter : TensorId()});
+    if (open ? !IsToShapeOf(c.node, {parameter}, dims)
+             : !parameters_.Fit(shapes_.Get({c.node, 0}))) {
+      return {};
+    }
+    sums.push_back({c.node, dims, open ? parameter : TensorId()});
   }
   return sums;
 }
@@ -96,7 +107,7 @@ TensorId SampleSums::BeforeUndoing(TensorId gradient, TensorId parameter,
                                    const std::set<TensorId>& likes) const {
   const int reshape = gradient.node;
   if (view_.op(reshape) != "Reshape" || HasOwnGradient(view_, reshape) ||
-      !IsShapeOf(view_.inputs(reshape)[1], likes)) {
+      !IsToShapeOf(reshape, likes, parameters_.y)) {
     return gradient;
   }
   const int sum = view_.inputs(reshape)[0].node;

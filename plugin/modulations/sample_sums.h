@@ -42,7 +42,8 @@ class SampleSums {
   };
   std::optional<Sides> SidesOf(TensorId axes) const;
   std::vector<int64_t> SizesBehind(TensorId shape, TensorId* tensor) const;
-  bool IsShapeOf(TensorId shape, const std::set<TensorId>& tensors) const;
+  bool IsToShapeOf(int reshape, const std::set<TensorId>& tensors,
+                   const std::vector<int64_t>& dims) const;
   bool SumsPositions(int sum) const;
   std::vector<int64_t> DimsOfSum(int sum) const;
 
