@@ -7,9 +7,9 @@ training, over y in prediction; "peak" is what a step holds on the GPU beyond wh
 is the model with its norms taken out, but their parameters left to the optimizer: what is left to
 gain (not for BERT, whose norms are inside its layers, nor for the generator, whose norms do more).
 
-Usage: python benchmarks/benchmark_models.py [--models bert convnext unet3d diffusion generator
-       dit resnet] [--modes train predict] [--ways ...] [--small | --full] [--policy mixed_float16]
-       [--csv FILE]
+Usage: python benchmarks/benchmark_models.py [--models bert convnext unet3d diffusion guided
+       generator dit resnet] [--modes train predict] [--ways ...] [--small | --full]
+       [--policy mixed_float16] [--csv FILE]
 """
 
 from __future__ import annotations

@@ -170,15 +170,27 @@ def unet3d(small: bool, edge: int = 96) -> Task:
     return _task(model, x, random, batch)
 
 
-def diffusion(small: bool) -> Task:
-    """A denoising U-Net with group norms and a time embedding, 16 latents of 64 x 64 x 4."""
+def diffusion(small: bool, guided: bool = False) -> Task:
+    """A denoising U-Net with group norms and a time embedding, 16 latents of 64 x 64 x 4.
+
+    guided: as guided diffusion (Dhariwal and Nichol, 2021) has it, where the time embedding scales
+    and shifts a group norm that has a gamma and a beta, in place of being added before it.
+    """
     size, width, groups, batch = (16, 16, 4, 2) if small else (64, 128, 32, 16)
 
     def residual(x: keras.KerasTensor, t: keras.KerasTensor, channels: int) -> keras.KerasTensor:
         h = keras.layers.Activation("silu")(keras.layers.GroupNormalization(groups)(x))
         h = keras.layers.Conv2D(channels, 3, padding="same")(h)
-        h = h + keras.layers.Reshape((1, 1, channels))(keras.layers.Dense(channels)(t))
-        h = keras.layers.Activation("silu")(keras.layers.GroupNormalization(groups)(h))
+        norm = keras.layers.GroupNormalization(groups)
+        if guided:
+            embedding = keras.layers.Reshape((1, 1, 2 * channels))(
+                keras.layers.Dense(2 * channels)(t)
+            )
+            scale, shift = keras.ops.split(embedding, 2, axis=-1)
+            h = norm(h) * (1.0 + scale) + shift
+        else:
+            h = norm(h + keras.layers.Reshape((1, 1, channels))(keras.layers.Dense(channels)(t)))
+        h = keras.layers.Activation("silu")(h)
         h = keras.layers.Conv2D(channels, 3, padding="same")(h)
         return h + (x if x.shape[-1] == channels else keras.layers.Conv2D(channels, 1)(x))
 
@@ -280,6 +292,7 @@ MODELS: dict[str, Callable[[bool], Task]] = {
     "unet3d": unet3d,
     "unet3d_128": functools.partial(unet3d, edge=128),
     "diffusion": diffusion,
+    "guided": functools.partial(diffusion, guided=True),
     "generator": generator,
     "dit": dit,
     "resnet": resnet,

@@ -112,11 +112,11 @@ class Finder {
       if (c.port == 0 || !view_.live(c.node) || !seen.insert(c.node).second) continue;
       if (keep_(c.node) || !IsGradientOf(view_, c.node, found_.norm)) return false;
       const TensorId of_y = view_.inputs(c.node)[0];
-      const auto of_product = BeforeScale(of_y);
-      if (!of_product) return false;
       ModulatedGradient gradient;
       gradient.gradient = c.node;
-      gradient.dy = BeforeOffset(*of_product);
+      const auto of_product = BeforeScale(of_y, &gradient.way);
+      if (!of_product) return false;
+      gradient.dy = BeforeOffset(*of_product, &gradient.way);
       if (!found_.parameters.FitY(shapes_.Get(gradient.dy))) return false;
       if (!gradient_of_product_.insert({BehindIdentities(*of_product), found_.gradients.size()})
                .second)
@@ -128,10 +128,11 @@ class Finder {
   }
 
   // The gradient of y * scale, given that of y.
-  std::optional<TensorId> BeforeScale(TensorId of_y) const {
+  std::optional<TensorId> BeforeScale(TensorId of_y, std::vector<int>* way) const {
     if (!found_.scale.valid()) return of_y;
     const SampleSums sums(view_, shapes_, found_.parameters);
-    const TensorId product = sums.BeforeUndoing(of_y, found_.scale, {x(), y()});
+    const TensorId product = sums.BeforeUndoing(of_y, found_.scale, {x(), y()}, way);
+    way->push_back(product.node);
     if (view_.op(product.node) != "Mul" || HasOwnGradient(view_, product.node)) return std::nullopt;
     const auto& factors = view_.inputs(product.node);
     for (const int i : {0, 1}) {
@@ -150,10 +151,10 @@ class Finder {
     return {TensorId{found_.product, 0}};
   }
 
-  TensorId BeforeOffset(TensorId of_product) const {
+  TensorId BeforeOffset(TensorId of_product, std::vector<int>* way) const {
     if (!found_.offset.valid()) return of_product;
     return SampleSums(view_, shapes_, found_.parameters)
-        .BeforeUndoing(of_product, found_.offset, LikesOfOffset());
+        .BeforeUndoing(of_product, found_.offset, LikesOfOffset(), way);
   }
 
   void AddOffsetSums(ModulatedGradient* gradient) const {

@@ -16,6 +16,7 @@ namespace nv_norms {
 struct ModulatedGradient {
   int gradient = -1;
   TensorId dy;                                     // of what was modulated
+  std::vector<int> way;                            // from dy to what the gradient reads
   std::vector<SampleSum> scale_sums, offset_sums;  // dy * y and dy, summed for each sample
 };
 

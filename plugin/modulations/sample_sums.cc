@@ -80,7 +80,7 @@ std::vector<int64_t> SampleSums::DimsOfSum(int sum) const {
 std::vector<SampleSum> SampleSums::Behind(int sum, TensorId parameter,
                                           const std::set<TensorId>& likes) const {
   if (view_.op(sum) != "Sum" || HasOwnGradient(view_, sum)) return {};
-  if (SumsPositions(sum)) return {{sum, DimsOfSum(sum), {}}};
+  if (SumsPositions(sum)) return {{sum, sum, DimsOfSum(sum), {}}};
   const auto sides = SidesOf(view_.inputs(sum)[1]);
   if (!sides) return {};
   for (int i = 1; i < parameters_.rank(); ++i) {
@@ -98,13 +98,13 @@ std::vector<SampleSum> SampleSums::Behind(int sum, TensorId parameter,
              : !parameters_.Fit(shapes_.Get({c.node, 0}))) {
       return {};
     }
-    sums.push_back({c.node, dims, open ? parameter : TensorId()});
+    sums.push_back({c.node, sum, dims, open ? parameter : TensorId()});
   }
   return sums;
 }
 
 TensorId SampleSums::BeforeUndoing(TensorId gradient, TensorId parameter,
-                                   const std::set<TensorId>& likes) const {
+                                   const std::set<TensorId>& likes, std::vector<int>* way) const {
   const int reshape = gradient.node;
   if (view_.op(reshape) != "Reshape" || HasOwnGradient(view_, reshape) ||
       !IsToShapeOf(reshape, likes, parameters_.y)) {
@@ -118,6 +118,7 @@ TensorId SampleSums::BeforeUndoing(TensorId gradient, TensorId parameter,
     const int64_t other = parameters_.varies[i] ? sides->sizes[i] : 1;
     if (sides->others[i] != other) return gradient;
   }
+  way->insert(way->end(), {reshape, sum});
   return view_.inputs(sum)[0];
 }
 

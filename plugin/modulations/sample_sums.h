@@ -15,6 +15,7 @@ namespace nv_norms {
 // A tensor of y's dimensions, summed over all but the samples and what parameters vary along.
 struct SampleSum {
   int node = -1;  // gives the sums, in these dimensions
+  int sum = -1;   // that is a Sum, or reads it
   std::vector<int64_t> dims;
   TensorId shaped;  // if valid: then summed to this tensor's shape, which may have one sample
 };
@@ -31,9 +32,10 @@ class SampleSums {
   std::vector<SampleSum> Behind(int sum, TensorId parameter, const std::set<TensorId>& likes) const;
 
   // The other half of such a gradient: that of a tensor of the shape of `likes`, where its samples
-  // might have been broadcast, before that was undone. `gradient` itself if nothing was to be.
-  TensorId BeforeUndoing(TensorId gradient, TensorId parameter,
-                         const std::set<TensorId>& likes) const;
+  // might have been broadcast, before that was undone; adds the nodes that did it to `way`.
+  // `gradient` itself if nothing was to be.
+  TensorId BeforeUndoing(TensorId gradient, TensorId parameter, const std::set<TensorId>& likes,
+                         std::vector<int>* way) const;
 
  private:
   struct Sides {

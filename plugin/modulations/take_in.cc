@@ -18,6 +18,10 @@ namespace {
 using tensorflow::DataType;
 using tensorflow::NodeDef;
 
+bool Contains(const std::vector<int>& nodes, int node) {
+  return std::find(nodes.begin(), nodes.end(), node) != nodes.end();
+}
+
 // Adds sums, products and the like of the few numbers that parameters are, next to a node.
 class Arithmetic {
  public:
@@ -228,7 +232,9 @@ class Editor {
       inputs.push_back({found_.result(), had[i].port});
     }
     std::vector<Consumer> readers = view_->consumers(node);
-    view_->ReplaceNode(node, def, inputs, view_->control_inputs(node));
+    std::vector<int> controls = view_->control_inputs(node);
+    for (int on_the_way : gradient.way) AddControls(*view_, on_the_way, &controls);
+    view_->ReplaceNode(node, def, inputs, controls);
     std::vector<TensorInfo> outputs(dx, dx_info);
     outputs.resize(dx + dscale + doffset, {type_, true, of_each_});
     shapes_->Set(node, outputs);
@@ -261,6 +267,10 @@ class Editor {
   // Puts what is summed for each sample already in the place of a Sum, or of the Reshape behind it.
   void PutSum(const SampleSum& sum, TensorId summed) {
     const int node = sum.node;
+    const int of_what = view_->inputs(sum.sum)[0].node;
+    std::vector<int> controls;
+    for (int waits : {node, sum.sum}) AddControls(*view_, waits, &controls);
+    if (Contains(found_.dy_products, of_what)) AddControls(*view_, of_what, &controls);
     for (const TensorId& input : view_->inputs(node)) read_.push_back(input.node);
     const TensorInfo info = shapes_->Get({node, 0});
     if (info.dtype != shapes_->Get(summed).dtype) {
@@ -272,6 +282,7 @@ class Editor {
     } else {
       AddReshape(view_, shapes_, summed, sum.dims, node, node);
     }
+    for (int control : controls) view_->AddControlInput(node, control);
     shapes_->Set(node, {info});
   }
 

@@ -469,3 +469,69 @@ def test_sums_over_other_axes_stay(rng, batch) -> None:
     for name in ("y", "dx", "sums"):
         stock, got = (run(each, values, f"{name}:0") for each in (graph, after))
         np.testing.assert_allclose(got, stock, 1e-4, 1e-4 * np.abs(stock).max())
+
+
+def waits_for(after, name: str, check: str) -> bool:
+    nodes = {node.name: node for node in after.node}
+    waiting, seen = [name], {name}
+    while waiting:
+        sources = {i.lstrip("^").split(":")[0] for i in nodes[waiting.pop()].input} - seen
+        seen |= sources
+        waiting += sources
+    return check in seen
+
+
+@pytest.mark.parametrize("batch", [BATCH, None])
+def test_gradients_still_wait_for_what_they_waited_for(rng, batch) -> None:
+    given = (*AFFINE, *BOTH)
+
+    def make() -> None:
+        def tensor(name: str) -> tf.Tensor:
+            shape = shapes(group_norm)[name]
+            return placeholder(name, shape if name in AFFINE else (batch, *shape[1:]))
+
+        x, dy = tensor("x"), tensor("dy")
+        parameters = {name: tensor(name) for name in given}
+        y = modulated(group_norm, x, parameters)
+        tf.identity(y, name="y")
+        with tf.control_dependencies([tf.no_op(name="check")]):
+            gradients = tf.gradients(y, [x, *parameters.values()], grad_ys=dy)
+        for name, value in zip(["x", *parameters], gradients, strict=True):
+            tf.identity(value, name=f"d{name}")
+
+    graph = trace(make)
+    gradients = ["dx", *(f"d{name}" for name in given)]
+    after, report = rewrite(graph, fetches=["y", *gradients])
+    assert_taken_in(after, report, group_norm)
+    assert [waits_for(after, name, "check") for name in ["y", *gradients]] == [False] + [True] * 5
+    values = feeds(rng, group_norm, given)
+    compare(graph, after, values, ["y", *gradients], exact(group_norm, values), 2e-5)
+
+
+def test_norm_that_waits_less_than_its_modulation_stays(rng) -> None:
+    def make() -> None:
+        given = {name: placeholder(name, shapes(group_norm)[name]) for name in (*AFFINE, *BOTH)}
+        x = placeholder("x", SHAPE)
+        y = modulated(group_norm, x, {name: given[name] for name in AFFINE})
+        with tf.control_dependencies([tf.no_op(name="check")]):
+            y = y * given["scale"] + given["offset"]
+        tf.identity(y, name="y")
+
+    graph = trace(make)
+    after, _ = rewrite(graph, fetches=["y"])
+    assert not one_norm(after) and waits_for(after, "y", "check")
+
+
+@pytest.mark.parametrize("samples", [0, 1])
+def test_few_samples(rng, samples: int) -> None:
+    given = (*AFFINE, *BOTH)
+    graph = graph_of(group_norm, given, None)
+    names = ["y", "dx", *(f"d{name}" for name in given)]
+    after, _ = rewrite(graph, fetches=names)
+    values = feeds(rng, group_norm, given)
+    values |= {name: values[name][:samples] for name in ("x", "dy", *BOTH)}
+    for name in names:
+        stock, got = (run(each, values, f"{name}:0") for each in (graph, after))
+        assert got.shape == stock.shape, name
+        largest = 3e-5 * np.abs(stock).max(initial=0)
+        np.testing.assert_allclose(got, stock, 1e-4, largest, err_msg=name)

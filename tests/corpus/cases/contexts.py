@@ -115,6 +115,18 @@ def modulated(b):
     return lambda x, z: norm(x) * (1 + z[:, :1, :]) + z[:, 1:2, :]
 
 
+def film(b):
+    """A norm with a gamma and a beta, scaled and shifted behind that, as FiLM does."""
+    norm = _ln(b)
+    return lambda x, z: norm(x) * (1 + z[:, :1, :]) + z[:, 1:2, :]
+
+
+def guided(b):
+    """So do the residual blocks of guided diffusion, with a group norm."""
+    norm = _gn(b, groups=2)
+    return lambda x, z: tf.nn.silu(norm(x) * (1 + z[:, :1, :]) + z[:, 1:2, :])
+
+
 def shared_moments(b):
     """Three layers on one x with one epsilon: CSE shares their statistics."""
     q, k, v = _ln(b), _ln(b), _ln(b)
@@ -314,6 +326,8 @@ LINES = [
     Line("context.times_gate", times_gate, {"rms_norm": 1}, _TWO, more=_MORE),
     Line("context.times_per_row", times_per_row, {"rms_norm": 1}, _TWO, more=_MORE),
     Line("context.modulated", modulated, {"layer_norm": 1}, _TWO, more=_MORE),
+    Line("context.film", film, {"layer_norm": 1}, _TWO, more=_MORE),
+    Line("context.guided", guided, {"group_norm": 1}, _TWO, more=_MORE),
     Line("context.shared_moments", shared_moments, {"layer_norm": 3}, _X, more=_MORE),
     Line(
         "context.one_norm_used_twice",
