@@ -503,7 +503,7 @@ absl::StatusOr<bool> Remap(const tensorflow::GraphDef& graph, TF_GrapplerItem* i
   // Only now: layouts change with a Cast's tensor in the narrow type, if that is the cheaper one.
   changed = TakeInCasts(&view, &shapes, nodes, keep, options.compiled) || changed;
   if (work.wants_shapes()) {
-    changed = TakeInModulations(&view, &shapes, nodes, keep, records) || changed;
+    changed = TakeInModulations(&view, &shapes, nodes, keep, options.compiled, records) || changed;
   }
   if (TakeInActivations(&view, &shapes, GpuNodes(view, nodes), keep, options.compiled, records)) {
     changed = true;

@@ -23,9 +23,11 @@ namespace nv_norms {
 //   dgamma = sum over samples of dscale * s  dbeta = sum over samples of doffset * s
 //
 // `nodes`: which fused ops may be changed. `keep`: whose values must stay under their names.
-// Returns whether anything changed; then the norms' records tell so.
+// `compiled`: the graph is for a compiler; else small tensors on a GPU stay as they are in
+// training. Returns whether anything changed; then the norms' records tell so.
 bool TakeInModulations(GraphView* view, Shapes* shapes, const std::function<bool(int)>& nodes,
-                       const std::function<bool(int)>& keep, std::vector<Record>* records);
+                       const std::function<bool(int)>& keep, bool compiled,
+                       std::vector<Record>* records);
 
 }  // namespace nv_norms
 

@@ -275,8 +275,9 @@ def test_activation_behind_it_goes_in_on_a_gpu(rng, activation) -> None:
     silu = activation is not tf.nn.relu
 
     def make() -> None:
-        x, dy = placeholder("x", SHAPE), placeholder("dy", SHAPE)
-        parameters = {name: placeholder(name, shapes(group_norm)[name]) for name in given}
+        x, dy = (placeholder(name, (None, *SHAPE[1:])) for name in ("x", "dy"))
+        parameters = {name: placeholder(name, shapes(group_norm)[name]) for name in AFFINE}
+        parameters |= {name: placeholder(name, (None, *PARAM[1:])) for name in BOTH}
         y = activation(modulated(group_norm, x, parameters))
         tf.identity(y, name="y")
         if silu:  # whose gradient TensorFlow writes so only in Keras
@@ -297,6 +298,26 @@ def test_activation_behind_it_goes_in_on_a_gpu(rng, activation) -> None:
     for name in names:
         stock, got = (run(each, values, f"{name}:0") for each in (graph, after))
         np.testing.assert_allclose(got, stock, 1e-4, 3e-5 * np.abs(stock).max(), err_msg=name)
+
+
+@pytest.mark.parametrize("device", ["/device:GPU:0", "/device:CPU:0"])
+@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("rows", [64, 4096])
+def test_small_norms_that_are_trained_on_a_gpu_stay(rows: int, trained: bool, device: str) -> None:
+    """The few numbers' ops would take longer there. What is rewritten does not run here."""
+
+    def make() -> None:
+        x = placeholder("x", (16, rows, 64))
+        scale = placeholder("scale", (16, 1, 64))
+        y = layer_norm(x) * placeholder("gamma", (64,)) * scale
+        tf.identity(y, name="y")
+        dy = placeholder("dy", (16, rows, 64))
+        for name, value in zip("xs", tf.gradients(y, [x, scale], grad_ys=dy), strict=True):
+            tf.identity(value, name=f"d{name}")
+
+    after, _ = rewrite(trace(make), device, ["y", *["dx", "ds"] * trained])
+    stays = device == "/device:GPU:0" and trained and rows == 64
+    assert one_norm(after) is not stays
 
 
 def one_norm(after) -> bool:

@@ -36,10 +36,9 @@ def model(
         expect,
         tuple(inputs.values()),
         slow=slow,
-        slow_knowledge=(STATIC, BATCH),
         slow_modes=("infer", "train"),
         needs="keras_hub",
-        **({"slow_policies": _POLICIES} | fields),
+        **({"slow_policies": _POLICIES, "slow_knowledge": (STATIC, BATCH)} | fields),
     )
 
 
@@ -77,8 +76,8 @@ POSITIONS = {"num_heads": 2, "max_sequence_length": 8}
 QUERIES = {"num_query_heads": 2, "num_key_value_heads": 2}
 
 
-def mmdit(name, expect, expect_by=None, **options):
-    """The transformer of Stable Diffusion 3."""
+def mmdit(name, expect, fields=None, **options):
+    """The transformer of Stable Diffusion 3; `fields` of the line."""
     module = "keras_hub.src.models.stable_diffusion_3.mmdit"
     return model(
         name,
@@ -100,7 +99,7 @@ def mmdit(name, expect, expect_by=None, **options):
             "pooled_projection": Input((2, 5)),
             "timestep": Input((2, 1)),
         },
-        expect_by=expect_by,
+        **(fields or {}),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..line import Input
+from ..line import BATCH, STATIC, Input
 from .models import BERT, QUERIES, TEXT, TEXT_TO_TEXT, TOKENS, backbone, mmdit, model, small
 
 IMAGE = Input((2, 32, 32, 3))
@@ -311,11 +311,26 @@ LINES = [
     ),
     # As sd3_mmdit, of 3 blocks (2 text norms in the first two, 1 in the last) whose first has a
     # second attention of the image alone, with its query's and key's norms, and with a scale and an
-    # offset of its own behind the layer norm: two ops where the graph computes both before it.
+    # offset of its own behind the layer norm: two ops, whose dx is a third's.
     mmdit(
         "sd35_mmdit",
-        {"layer_norm": 12, "rms_norm": 14},
-        {"batch/infer": {"layer_norm": 13, "rms_norm": 14}},
+        {"layer_norm": 13, "rms_norm": 14},
+        {
+            "slow_knowledge": (STATIC,),
+            "gradients": {"layer_norm": 14, "rms_norm": 14},
+            "outputs": {"train": (3,) * 11 + (2,) * 16 + (1,)},
+        },
+        num_layers=3,
+        dual_attention_indices=(0,),
+    ),
+    mmdit(
+        "sd35_mmdit_of_any_batch",
+        {"layer_norm": 13, "rms_norm": 14},
+        {
+            "slow_knowledge": (BATCH,),
+            # There the gradient of both is understood as that of one norm without parameters.
+            "expect_by": {"batch/train": {"layer_norm": 12, "rms_norm": 14}},
+        },
         num_layers=3,
         dual_attention_indices=(0,),
     ),
