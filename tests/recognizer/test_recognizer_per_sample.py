@@ -198,7 +198,7 @@ def test_rows_of_channels_have_no_samples_to_scale(rng) -> None:
 
 
 def test_scale_of_channels_and_offset_of_each_sample(rng) -> None:
-    """The op has one of them, the other goes on beside it."""
+    """The scale is that of one sample, which stands for all."""
 
     def make() -> None:
         x, scale = placeholder("x", (BATCH, *SPACE, CHANNELS)), placeholder("scale", (CHANNELS,))
@@ -209,7 +209,8 @@ def test_scale_of_channels_and_offset_of_each_sample(rng) -> None:
     after, report = rewrite(graph, fetches=["y"])
     assert len(report.fused) == 1
     (node,) = fused_nodes(after)
-    assert not node.attr["per_sample"].b and node.attr["num_offset"].i == 0
+    assert node.attr["per_sample"].b
+    assert node.attr["num_scale"].i == node.attr["num_offset"].i == 1
     shapes = {"x": (BATCH, *SPACE, CHANNELS), "scale": (CHANNELS,)}
     shapes["offset"] = (BATCH, 1, 1, CHANNELS)
     feeds = {name: rng.normal(0.5, 2.0, shape).astype("f") for name, shape in shapes.items()}

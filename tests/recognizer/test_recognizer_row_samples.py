@@ -238,25 +238,6 @@ def test_other_axes_than_the_last_keep_their_scale_beside(rng, axes: list[int]) 
     np.testing.assert_allclose(got, stock, 1e-4, 1e-4)
 
 
-def test_gamma_goes_in_and_a_scale_of_each_sample_stays(rng) -> None:
-    """The op has one scale."""
-
-    def make() -> None:
-        x, scale = placeholder("x", SHAPE), placeholder("scale", PARAM)
-        gamma = placeholder("gamma", (CHANNELS,))
-        tf.identity(layer_norm(x) * gamma * scale, name="y")
-
-    graph = trace(make)
-    after, report = rewrite(graph, fetches=["y"])
-    assert len(report.fused) == 1
-    (node,) = fused_nodes(after)
-    assert node.attr["num_scale"].i == 1
-    shapes = {"x": SHAPE, "scale": PARAM, "gamma": (CHANNELS,)}
-    values = {name: rng.normal(0.5, 2.0, shape).astype("f") for name, shape in shapes.items()}
-    stock, got = (run(each, values) for each in (graph, after))
-    np.testing.assert_allclose(got, stock, 1e-4, 1e-3)
-
-
 @pytest.mark.parametrize("known", [True, False])
 def test_rows_of_unknown_number(rng, known: bool) -> None:
     """Sequences of any length, batches of any size; of a length of one, too."""
