@@ -118,9 +118,8 @@ class Finder {
       if (!of_product) return false;
       gradient.dy = BeforeOffset(*of_product, &gradient.way);
       if (!found_.parameters.FitY(shapes_.Get(gradient.dy))) return false;
-      if (!gradient_of_product_.insert({BehindIdentities(*of_product), found_.gradients.size()})
-               .second)
-        return false;
+      const TensorId key = BehindIdentities(*of_product);
+      if (!gradient_of_product_.insert({key, found_.gradients.size()}).second) return false;
       AddOffsetSums(&gradient);
       found_.gradients.push_back(gradient);
     }
@@ -205,8 +204,10 @@ class Finder {
     for (const TensorId& parameter : {found_.scale, found_.offset}) {
       if (parameter.valid() && view_.DependsOn(parameter.node, {found_.norm})) return false;
     }
+    // A reference is read where its reader runs; the scale's gradient is to read beta.
     for (const TensorId& input : view_.inputs(found_.norm)) {
       if (RunsAfterAssignment(view_, found_.result(), input)) return false;
+      if (!found_.gradients.empty() && IsReference(view_, input)) return false;
     }
     return true;
   }

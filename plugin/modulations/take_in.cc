@@ -118,8 +118,9 @@ class Editor {
     size_t next = 1;
     if (view->GetInt(found_.norm, "num_scale", 0) > 0) gamma_ = inputs[next++];
     if (view->GetInt(found_.norm, "num_offset", 0) > 0) beta_ = inputs[next];
-    const DataType type = view->GetType(found_.norm, "P");
-    type_ = IsNarrow(type) ? tensorflow::DT_FLOAT : type;
+    const DataType of_x = view->GetType(found_.norm, "T");
+    type_ = of_x == tensorflow::DT_DOUBLE ? of_x : view->GetType(found_.norm, "P");
+    if (IsNarrow(type_)) type_ = tensorflow::DT_FLOAT;
     of_all_ = found_.parameters.sizes;
     of_each_ = of_all_;
     of_each_.insert(of_each_.begin(), std::max<int64_t>(found_.parameters.y[0], -1));
@@ -180,8 +181,8 @@ class Editor {
   // That of y * scale, of which one may have a sample that stands for all.
   void ReadShapeOfProduct(int shape) {
     NodeDef def = view_->def(shape);
-    if (IsKnown(shapes_->Get(x_)) && IsKnown(shapes_->Get(found_.scale)))
-      return ReadShapeOfX(shape);
+    const bool known = IsKnown(shapes_->Get(x_)) && IsKnown(shapes_->Get(found_.scale));
+    if (known) return ReadShapeOfX(shape);
     NodeDef of_one = def;
     std::vector<TensorId> sizes;
     for (const TensorId tensor : {x_, found_.scale}) {

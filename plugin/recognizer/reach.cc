@@ -46,12 +46,27 @@ std::vector<int> NodesBetween(const GraphView& view, const std::unordered_set<in
   return nodes;
 }
 
-bool RunsAfterAssignment(const GraphView& view, int node, TensorId tensor) {
-  int variable = tensor.node;
-  while (!GivesReference(view.op(variable))) {
-    if (ClassOf(view.op(variable)) != OpClass::kView) return false;
-    variable = view.inputs(variable)[0].node;
+namespace {
+
+// What gives the reference that a tensor is, or is a view of; -1 if it is none.
+int ReferenceBehind(const GraphView& view, TensorId tensor) {
+  int node = tensor.node;
+  while (!GivesReference(view.op(node))) {
+    if (ClassOf(view.op(node)) != OpClass::kView) return -1;
+    node = view.inputs(node)[0].node;
   }
+  return node;
+}
+
+}  // namespace
+
+bool IsReference(const GraphView& view, TensorId tensor) {
+  return ReferenceBehind(view, tensor) >= 0;
+}
+
+bool RunsAfterAssignment(const GraphView& view, int node, TensorId tensor) {
+  int variable = ReferenceBehind(view, tensor);
+  if (variable < 0) return false;
   constexpr int kMaxSteps = 16;  // references to the reference; loops hold them in a circle
   for (int step = 0; step < kMaxSteps && !view.inputs(variable).empty(); ++step) {
     variable = view.inputs(variable)[0].node;

@@ -16,8 +16,11 @@ std::unordered_set<int> Dependents(const GraphView& view, TensorId from, int lim
 std::vector<int> NodesBetween(const GraphView& view, const std::unordered_set<int>& within,
                               const std::vector<TensorId>& from, const std::vector<int>& to);
 
-// Whether a tensor is a view of a variable of TensorFlow 1, which is in the variable's own memory,
-// and a node runs after something was assigned to that: it may find another value than others did.
+// Whether a tensor is a view of a variable of TensorFlow 1, which is in the variable's own memory.
+bool IsReference(const GraphView& view, TensorId tensor);
+
+// Whether it is, and a node runs after something was assigned to that: it may find another value
+// than others did.
 bool RunsAfterAssignment(const GraphView& view, int node, TensorId tensor);
 
 }  // namespace nv_norms

@@ -19,6 +19,7 @@ FIRST, PARAM_FIRST = (BATCH, CHANNELS, *ROWS), (BATCH, CHANNELS, 1, 1)
 BOTH = ("scale", "offset")
 AFFINE = ("gamma", "beta")
 
+v1 = tf.compat.v1
 Arrays = dict[str, np.ndarray]
 
 
@@ -418,6 +419,53 @@ def test_product_that_others_read_is_the_result(rng) -> None:
     np.testing.assert_allclose(run(after, values), expected, 1e-4, 1e-4)
     product = expected - values["offset"]
     np.testing.assert_allclose(run(after, values, "product:0"), product, 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("one", ["", "x", "scale"])
+@pytest.mark.parametrize("batch", [BATCH, None])
+def test_shapes_of_what_goes_stay_readable(rng, batch: int | None, one: str) -> None:
+    def make() -> None:
+        x = placeholder("x", (batch, *SHAPE[1:]))
+        given = {name: placeholder(name, shapes(group_norm)[name]) for name in AFFINE}
+        given |= {name: placeholder(name, (batch, *PARAM[1:])) for name in BOTH}
+        y = modulated(group_norm, x, {name: given[name] for name in AFFINE})
+        product = y * given["scale"]
+        tf.identity(product + given["offset"], name="y")
+        tf.identity(tf.raw_ops.Shape(input=y), name="of_y")
+        tf.identity(tf.raw_ops.Shape(input=product), name="of_product")
+
+    graph = trace(make)
+    after, _ = rewrite(graph, fetches=["y", "of_y", "of_product"])
+    assert one_norm(after)
+    values = feeds(rng, group_norm, (*AFFINE, *BOTH))
+    del values["dy"]
+    if batch is None and one:
+        values[one] = values[one][:1]
+    for name in ("y", "of_y", "of_product"):
+        stock, got = (run(each, values, f"{name}:0") for each in (graph, after))
+        np.testing.assert_allclose(got, stock, 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("resource", [True, False])
+@pytest.mark.parametrize("trained", [True, False])
+def test_beta_that_an_optimizer_writes_in_place_stays(trained: bool, resource: bool) -> None:
+    """The scale's gradient would read beta later than the graph did."""
+
+    def make() -> None:
+        x = placeholder("x", SHAPE)
+        given = {name: placeholder(name, shapes(group_norm)[name]) for name in ("gamma", *BOTH)}
+        with v1.variable_scope("", use_resource=resource):
+            given["beta"] = v1.get_variable("beta", (CHANNELS,))
+        y = modulated(group_norm, x, given)
+        tf.identity(y, name="y")
+        if trained:
+            dy = placeholder("dy", SHAPE)
+            dx, dscale = tf.gradients(y, [x, given["scale"]], grad_ys=dy)
+            tf.identity(dx, name="dx")
+            tf.identity(dscale, name="dscale")
+
+    after, _ = rewrite(trace(make), fetches=["y", *["dx", "dscale"] * trained])
+    assert one_norm(after) is (resource or not trained)
 
 
 def test_scale_that_is_computed_from_y_stays_beside(rng) -> None:
