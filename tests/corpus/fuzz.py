@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from .builder import Builder
-from .line import BATCH, RANK, STATIC, Input, Line
+from .line import BATCH, RANK, STATIC, Input, Line, compute_dtype
 from .modes import eager, program
 from .values import draw_inputs
 
@@ -28,6 +28,7 @@ class Graph:
     knowledge: str
     mode: str
     inputs: tuple[np.ndarray, ...]
+    rounded_to: str = ""  # the type of what leads to gradients, where that may be a narrower one
 
     def run(self) -> list[np.ndarray]:
         builder = Builder(self.line, self.policy, self.seed)
@@ -297,3 +298,85 @@ def used_twice(once: Graph) -> Graph:
 
     line = dataclasses.replace(once.line, make=make)
     return dataclasses.replace(once, line=line, mode="train", words=(*once.words, "twice"))
+
+
+def _proper(choices: _Choices, shape: tuple[int, ...]) -> Callable:
+    """A norm with a gamma and a beta, mostly: builder -> x -> y."""
+    rank = len(shape)
+    kinds = {"layer": (rank - 1,), "instance": (*range(1, rank - 1),), "last": (*range(2, rank),)}
+    axes = choices.pick("norm over", kinds)
+    centered = choices.pick("centered", {"yes": True, "no": False}, "yes")
+    last = axes if axes[-1] == rank - 1 else (rank - 1,)
+    param = tuple(n if axis in last else 1 for axis, n in enumerate(shape))[min(last) :]
+    given = choices.pick("with", {"gamma, beta": "gb", "gamma": "g", "beta": "b"}, "gamma, beta")
+
+    def make(builder: Builder) -> Callable:
+        gamma = builder.parameter("gamma", param) if "g" in given else None
+        beta = builder.parameter("beta", param) if "b" in given else None
+
+        def function(x):
+            mean, variance = tf.nn.moments(x, axes, keepdims=True)
+            if not centered:
+                mean, variance = None, tf.reduce_mean(x * x, axes, keepdims=True)
+            y = (x if mean is None else x - mean) * tf.math.rsqrt(variance + 1e-3)
+            y = y if gamma is None else y * tf.cast(gamma, x.dtype)
+            return y if beta is None else y + tf.cast(beta, x.dtype)
+
+        return function
+
+    return make
+
+
+def modulated(seed: int) -> Graph:
+    """A norm whose y is scaled and shifted by means of z: mostly by one for each sample and
+    channel, and in training."""
+    once = graph(seed)
+    choices = _Choices(seed)
+    shape = ((3, 5, 8), (4, 4, 4), (2, 3, 4, 6), (2, 4, 4, 4), (2, 6, 1, 4))[
+        choices.rng.integers(5)
+    ]
+    rank = len(shape)
+    norm = _proper(choices, shape)
+    wide = once.policy.startswith("mixed_")
+    axes = {
+        "samples and channels": [*range(1, rank - 1)],
+        "samples": [*range(1, rank)],
+        "channels": [*range(rank - 1)],
+        "all but the second": [a for a in range(rank) if a != 1],
+        "elements": [],
+    }
+    of_scale = choices.pick("scale of", axes, "samples and channels", 0.85)
+    of_offset = choices.pick("offset of", axes, "samples and channels", 0.85)
+    steps: dict[str, Callable] = {
+        "y * s + t": lambda y, s, t: y * s + t,
+        "y * (1 + s) + t": lambda y, s, t: y * (1 + s) + t,
+        "t + s * y": lambda y, s, t: t + s * y,
+        "y * s": lambda y, s, t: y * s,
+        "y + t": lambda y, s, t: y + t,
+        "(y + t) * s": lambda y, s, t: (y + t) * s,
+        "y * s - t": lambda y, s, t: y * s - t,
+        "s from y": lambda y, s, t: y * (s + tf.reduce_mean(y, of_scale, keepdims=True)) + t,
+    }
+    step = choices.pick("modulated as", steps, "y * s + t", 0.4)
+    read = choices.pick("reads y, too", {"nothing": 0, "a loss": 1, "the product": 2}, "nothing")
+    mode = choices.pick("mode", {m: m for m in ("infer", "frozen", "train")}, "train", 0.5)
+    after = choices.pick("then", _AFTER, "nothing", 0.6)
+
+    def make(builder):
+        inner = norm(builder)
+
+        def function(x, z):
+            narrow = wide and x.dtype != tf.float64
+            y = tf.cast(inner(tf.cast(x, tf.float32)), x.dtype) if narrow else inner(x)
+            s = tf.reduce_mean(z, of_scale, keepdims=True)
+            t = tf.sin(tf.reduce_mean(3 * z, of_offset, keepdims=True))
+            besides = [[], [tf.sin(y)], [tf.sin(y * s)]][read]
+            return [after(step(y, s, t), x, z), *besides]
+
+        return function
+
+    inputs = (Input(shape), Input(shape))
+    line = Line("fuzz", make, {}, inputs)
+    arrays = tuple(draw_inputs(inputs, once.policy, seed))
+    arguments = tuple(choices.words), line, once.policy, once.knowledge, mode, arrays
+    return Graph(seed, *arguments, rounded_to=compute_dtype(once.policy))

@@ -9,10 +9,10 @@ import pytest
 
 import nv_norms_rewriter
 
-from .fuzz import Graph, graph, used_twice
+from .fuzz import Graph, graph, modulated, used_twice
 from .values import max_error, unit_in_last_place
 
-DEFAULT, TWICE, LONG = 70, 10, 3000
+DEFAULT, TWICE, MODULATED, LONG = 70, 10, 20, 3000
 
 
 def fused_and_errors(random: Graph) -> tuple[int, list[str]]:
@@ -31,10 +31,13 @@ def fused_and_errors(random: Graph) -> tuple[int, list[str]]:
     for number, (got, same, want) in enumerate(zip(fused, stock, exact, strict=True)):
         if not np.all(np.isfinite(want)) or not np.all(np.isfinite(np.float64(same))):
             continue
-        # Twice stock's error, and some roundings of the type, of the largest number in it.
+        # Twice stock's error, and some roundings of the type, of the largest number in it; one of
+        # the narrower type in which it was on the way.
         size = max(1.0, np.abs(want).max(initial=0.0))
         unit = unit_in_last_place(size, got.dtype)
         allowed = 2 * max_error(same, want) + 64 * unit
+        if random.rounded_to:
+            allowed += unit_in_last_place(size, random.rounded_to)
         error = max_error(got, want)
         if error > allowed:
             problems.append(
@@ -61,6 +64,10 @@ def test_random_graphs_that_are_used_twice_keep_their_values() -> None:
     check(used_twice(graph(seed)) for seed in range(TWICE))
 
 
+def test_random_graphs_that_are_modulated_keep_their_values() -> None:
+    check(modulated(seed) for seed in range(MODULATED))
+
+
 def test_gradient_that_is_taken_off_itself() -> None:
     """A mean over one element: x - x, whose gradient is 0, as each of its terms is taken off again.
 
@@ -80,3 +87,8 @@ def test_many_random_graphs_keep_their_values() -> None:
 @pytest.mark.slow
 def test_many_random_graphs_that_are_used_twice_keep_their_values() -> None:
     check(used_twice(graph(seed)) for seed in range(TWICE, TWICE + LONG // 4))
+
+
+@pytest.mark.slow
+def test_many_random_graphs_that_are_modulated_keep_their_values() -> None:
+    check(modulated(seed) for seed in range(MODULATED, MODULATED + LONG // 2))
