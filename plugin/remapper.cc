@@ -502,14 +502,14 @@ absl::StatusOr<bool> Remap(const tensorflow::GraphDef& graph, TF_GrapplerItem* i
   }
   // Only now: layouts change with a Cast's tensor in the narrow type, if that is the cheaper one.
   changed = TakeInCasts(&view, &shapes, nodes, keep, options.compiled) || changed;
-  if (work.wants_shapes()) {
-    changed = TakeInModulations(&view, &shapes, nodes, keep, options.compiled, records) || changed;
-  }
-  if (TakeInActivations(&view, &shapes, GpuNodes(view, nodes), keep, options.compiled, records)) {
-    changed = true;
-    // Of the activation's output.
-    TakeInCasts(&view, &shapes, nodes, keep, options.compiled);
-  }
+  bool behind = work.wants_shapes() &&
+                TakeInModulations(&view, &shapes, nodes, keep, options.compiled, records);
+  behind =
+      TakeInActivations(&view, &shapes, GpuNodes(view, nodes), keep, options.compiled, records) ||
+      behind;
+  // Of what these gave.
+  if (behind) TakeInCasts(&view, &shapes, nodes, keep, options.compiled);
+  changed = changed || behind;
   if (changed) view.Compact();
   const auto fused = std::count_if(records->begin(), records->end(),
                                    [](const Record& r) { return r.reason == Reason::kNone; });

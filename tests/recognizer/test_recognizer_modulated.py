@@ -604,3 +604,25 @@ def test_few_samples(rng, samples: int) -> None:
         assert got.shape == stock.shape, name
         largest = 3e-5 * np.abs(stock).max(initial=0)
         np.testing.assert_allclose(got, stock, 1e-4, largest, err_msg=name)
+
+
+def test_casts_beside_it_go_in(rng) -> None:
+    """The norm in float32, scale and offset in float16, behind that float32 again."""
+
+    def make() -> None:
+        x = placeholder("x", SHAPE)
+        given = {name: placeholder(name, shapes(group_norm)[name]) for name in AFFINE}
+        y = tf.cast(modulated(group_norm, x, given), tf.float16)
+        scale, offset = (placeholder(name, PARAM, tf.float16) for name in BOTH)
+        tf.identity(tf.cast(y * scale + offset, tf.float32), name="y")
+
+    graph = trace(make)
+    after, _ = rewrite(graph, fetches=["y"])
+    (node,) = fused_nodes(after)
+    assert node.attr["per_sample"].b
+    assert node.attr["T"].type == node.attr["out_type"].type == tf.float32
+    values = feeds(rng, group_norm, (*AFFINE, *BOTH))
+    values |= {name: values[name].astype(np.float16) for name in BOTH}
+    expected = exact(group_norm, values)["y"]
+    del values["dy"]
+    np.testing.assert_allclose(run(after, values), expected, 1e-4, 1e-4)
