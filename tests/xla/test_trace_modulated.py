@@ -9,7 +9,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 from traced import found, ops_in, running
+
+import nv_norms_rewriter
 
 pytestmark = pytest.mark.usefixtures("every_norm", "enabled")
 
@@ -109,4 +112,27 @@ def test_tape_outside_of_the_function(rng, kind: str) -> None:
     results = [y, *tape.gradient(y, [*inputs, *variables], output_gradients=dy)]
     assert found("forward") == 1
     for got, exact in zip(results, _exact(kind, layer, *inputs, dy), strict=True):
+        np.testing.assert_allclose(got, exact, 1e-4, 2e-5 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("batch", [N, None])
+def test_what_is_saved_holds_ops_of_tensorflow_alone(rng, batch: int | None, tmp_path) -> None:
+    layer = _layer("group", rng)
+    shapes = [SHAPE, (N, CHANNELS), (N, CHANNELS), SHAPE]
+    signature = [tf.TensorSpec((batch, *shape[1:])) for shape in shapes]
+    module = tf.Module()
+    module.variables_ = [v.value for v in layer.trainable_variables]
+    module.step = tf.function(_step(layer), signature, jit_compile=True)
+    inputs = [tf.constant(rng.normal(0.5, 2.0, shape), tf.float32) for shape in shapes]
+    module.step(*inputs)
+    assert found("forward") == found("backward") == 1
+    tf.saved_model.save(module, str(tmp_path))
+    saved = saved_model_pb2.SavedModel.FromString((tmp_path / "saved_model.pb").read_bytes())
+    functions = saved.meta_graphs[0].graph_def.library.function
+    ops = {node.op for function in functions for node in function.node_def}
+    assert not {op for op in ops if op.startswith("Fused")} and "Rsqrt" in ops
+    with nv_norms_rewriter.disabled():
+        loaded = tf.saved_model.load(str(tmp_path))
+        results = loaded.step(*inputs)
+    for got, exact in zip(results, _exact("group", layer, *inputs), strict=True):
         np.testing.assert_allclose(got, exact, 1e-4, 2e-5 * np.abs(exact).max())
