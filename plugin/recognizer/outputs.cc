@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kMaxVisited = 160;
 constexpr size_t kMaxSubset = 6;
-constexpr int kMaxConditioning = 512;  // nodes of a network that computes a scale
+constexpr int kMaxConditioning = 128;  // nodes of a network that computes a scale
 
 }  // namespace
 
@@ -327,10 +327,13 @@ bool Outputs::MeetsLaterTensor(int node) {
   }
   if (found < 0) return false;
   for (const TensorId& input : near_.view.inputs(node)) {
-    if (visited_.count(input.node) == 0 && near_.view.order(input.node) > found &&
-        near_.view.DependsOn(input.node, {near_.statistics.anchor.node}, kMaxConditioning)) {
-      return true;
+    if (visited_.count(input.node) > 0 || near_.view.order(input.node) <= found) continue;
+    const auto [entry, is_new] = depends_.insert({input.node, false});
+    if (is_new) {
+      entry->second =
+          near_.view.DependsOn(input.node, {near_.statistics.anchor.node}, kMaxConditioning);
     }
+    if (entry->second) return true;
   }
   return false;
 }

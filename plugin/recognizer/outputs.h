@@ -90,6 +90,7 @@ class Outputs {
   std::vector<Output> all_;
   std::map<TensorId, int> index_;  // into all_
   std::map<int, bool> from_anchor_;
+  std::map<int, bool> depends_;  // on the anchor, by whatever ops
   std::set<int> visited_;
 };
 
