@@ -14,9 +14,9 @@ namespace nv_norms {
 
 // A tensor of y's dimensions, summed over all but the samples and what parameters vary along.
 struct SampleSum {
-  int node = -1;  // gives the sums, in these dimensions
-  int sum = -1;   // that is a Sum, or reads it
-  std::vector<int64_t> dims;
+  int node = -1;              // gives the result: the Sum, or a Reshape behind it
+  int sum = -1;               // the Sum
+  std::vector<int64_t> dims;  // of the result
   TensorId shaped;  // if valid: then summed to this tensor's shape, which may have one sample
 };
 
