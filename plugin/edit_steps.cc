@@ -30,16 +30,16 @@ void SetType(NodeDef* def, const char* attr, DataType type) {
   (*def->mutable_attr())[attr].set_type(type);
 }
 
-bool IsOfOutput(const GraphView& view, int fused, const std::string& output) {
-  const std::string name = output.substr(0, output.rfind(':'));
-  return view.name(fused) == name || view.name(fused).rfind(name + "/" + view.op(fused), 0) == 0;
-}
-
 void SetInput(GraphView* view, int node, int slot, TensorId tensor) {
   const NodeDef def = view->def(node);
   std::vector<TensorId> inputs = view->inputs(node);
   inputs[slot] = tensor;
   view->ReplaceNode(node, def, inputs, view->control_inputs(node));
+}
+
+void ReadShapeOf(GraphView* view, int node, TensorId tensor, DataType type) {
+  SetType(view->mutable_def(node), "T", type);
+  SetInput(view, node, 0, tensor);
 }
 
 TensorId ParameterBehindViews(const GraphView& view, TensorId tensor) {

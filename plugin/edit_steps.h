@@ -20,12 +20,11 @@ void CopyPlacement(const tensorflow::NodeDef& from, tensorflow::NodeDef* to);
 
 void SetType(tensorflow::NodeDef* def, const char* attr, tensorflow::DataType type);
 
-// Whether a fused op is the one that a record names by an output, or beside it: then it has that
-// name and its op's.
-bool IsOfOutput(const GraphView& view, int fused, const std::string& output);
-
 // Makes a node read `tensor` in this slot.
 void SetInput(GraphView* view, int node, int slot, TensorId tensor);
+
+// Has a node that reads a tensor's shape read that of another one, of this type.
+void ReadShapeOf(GraphView* view, int node, TensorId tensor, tensorflow::DataType type);
 
 // The ops take a parameter in any shape, and widen it themselves: what is behind such views.
 TensorId ParameterBehindViews(const GraphView& view, TensorId tensor);

@@ -32,9 +32,6 @@ bool IsActivationGradient(const std::string& op) {
   return op == "LeakyReluGrad" || op == "ReluGrad";
 }
 
-// What reads only a tensor's shape, and may read that of another one of the same shape.
-bool ReadsShape(const std::string& op) { return op == "Shape" || op == "Size" || op == "Rank"; }
-
 class Finder {
  public:
   Finder(const GraphView& view, const Shapes* shapes, const std::function<bool(int)>& keep,

@@ -1,12 +1,12 @@
 #include "plugin/activations/take_in.h"
 
-#include <algorithm>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "plugin/activations/candidates.h"
 #include "plugin/edit_steps.h"
+#include "plugin/records_of.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/platform/logging.h"
@@ -32,7 +32,8 @@ class Editor {
     for (int node : found.identities) RemoveDeadReaders(view_, node);
     for (int node : found.functions) RemoveDeadReaders(view_, node);
     for (const auto& entry : found.activation_gradients) RemoveDeadReaders(view_, entry.first);
-    for (int shape : found.shapes) ReadShapeOfX(shape, norm);
+    const TensorId x = view_->inputs(norm)[0];
+    for (int shape : found.shapes) ReadShapeOf(view_, shape, x, view_->GetType(norm, "T"));
     PutNorm(found);
     for (int gradient : found.norm_gradients) PutGradient(gradient, found);
     MoveStatistics(norm, activation);
@@ -61,23 +62,16 @@ class Editor {
 
  private:
   void Report(const ActivatedNorm& found) {
-    for (Record& record : *records_) {
-      if (record.reason != Reason::kNone || record.outputs.empty()) continue;
-      if (record.direction == "forward") {
-        if (!IsOfOutput(*view_, found.norm, record.outputs[0])) continue;
-        record.outputs[0] = view_->name(TensorId{found.activation, 0});
-        Note(found, &record);
-      } else if (record.direction == "backward") {
-        for (int gradient : found.norm_gradients) {
-          const auto is_of = [&](const std::string& output) {
-            return IsOfOutput(*view_, gradient, output);
-          };
-          if (std::none_of(record.outputs.begin(), record.outputs.end(), is_of)) continue;
-          record.inputs[0] = view_->name(GradientBehind(gradient, found));
-          Note(found, &record);
-        }
-      }
-    }
+    ForRecordsOf(
+        *view_, found.norm, found.norm_gradients, records_,
+        [&](Record* record) {
+          record->outputs[0] = view_->name(TensorId{found.activation, 0});
+          Note(found, record);
+        },
+        [&](Record* record, int gradient) {
+          record->inputs[0] = view_->name(GradientBehind(gradient, found));
+          Note(found, record);
+        });
   }
 
   static void Note(const ActivatedNorm& found, Record* record) {
@@ -97,11 +91,6 @@ class Editor {
   // The gradient of the activation's output, given a gradient of the norm.
   TensorId GradientBehind(int norm_gradient, const ActivatedNorm& found) const {
     return found.activation_gradients.at(view_->inputs(norm_gradient)[0].node);
-  }
-
-  void ReadShapeOfX(int shape, int norm) {
-    SetType(view_->mutable_def(shape), "T", view_->GetType(norm, "T"));
-    SetInput(view_, shape, 0, view_->inputs(norm)[0]);
   }
 
   void PutNorm(const ActivatedNorm& found) {

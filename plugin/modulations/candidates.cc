@@ -13,8 +13,6 @@
 namespace nv_norms {
 namespace {
 
-bool ReadsShape(const std::string& op) { return op == "Shape" || op == "Size" || op == "Rank"; }
-
 bool IsSumOrProduct(const std::string& op) { return op == "AddV2" || op == "Add" || op == "Mul"; }
 
 class Finder {

@@ -22,16 +22,24 @@ std::vector<bool> ParameterAxes(const GraphView& view, int norm, int rank) {
     varies[view.GetString(norm, "data_format", "N...C") == "NC..." ? 1 : rank - 1] = true;
     return varies;
   }
-  for (const int64_t axis : axes->second.list().i()) {
-    const int64_t at = axis < 0 ? axis + rank : axis;
-    if (at < 0 || at >= rank) return {};
-    varies[at] = true;
-  }
+  const auto& list = axes->second.list().i();
+  varies = AxesAmong({list.begin(), list.end()}, rank).value_or(std::vector<bool>());
+  if (varies.empty()) return varies;
   const bool last = varies.back() && !varies[1] && std::is_sorted(varies.begin(), varies.end());
   return last ? varies : std::vector<bool>();
 }
 
 }  // namespace
+
+std::optional<std::vector<bool>> AxesAmong(const std::vector<int64_t>& axes, int rank) {
+  std::vector<bool> among(rank, false);
+  for (const int64_t axis : axes) {
+    const int64_t at = axis < 0 ? axis + rank : axis;
+    if (at < 0 || at >= rank) return std::nullopt;
+    among[at] = true;
+  }
+  return among;
+}
 
 std::vector<int64_t> SampleParameters::Dims(int64_t samples) const {
   std::vector<int64_t> dims(rank(), 1);

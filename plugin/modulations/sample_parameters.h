@@ -26,6 +26,10 @@ struct SampleParameters {
   bool FitY(const TensorInfo& info) const;
 };
 
+// Which axes of so many are among these, of which negative ones are counted from the last; no value
+// if one of them is none.
+std::optional<std::vector<bool>> AxesAmong(const std::vector<int64_t>& axes, int rank);
+
 // No value if the norm's op has no kernels for parameters of each sample, or too little is known.
 std::optional<SampleParameters> SampleParametersOf(const GraphView& view, const Shapes& shapes,
                                                    int norm);

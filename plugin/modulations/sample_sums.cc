@@ -5,21 +5,6 @@
 #include "plugin/graph/constants.h"
 
 namespace nv_norms {
-namespace {
-
-// Of which axes a Sum is over, given as constants; no value if they are none of this rank.
-std::optional<std::vector<bool>> Reduced(const IntTensor& axes, int rank) {
-  std::vector<bool> reduced(rank, false);
-  for (const int64_t axis : axes.values) {
-    const int64_t at = axis < 0 ? axis + rank : axis;
-    if (at < 0 || at >= rank) return std::nullopt;
-    reduced[at] = true;
-  }
-  return reduced;
-}
-
-}  // namespace
-
 // The sizes that a tensor of sizes has, and the tensor whose Shape it is; empty if unknown.
 std::vector<int64_t> SampleSums::SizesBehind(TensorId shape, TensorId* tensor) const {
   if (const auto sizes = IntConstant(view_, shape.node)) return sizes->values;
@@ -56,7 +41,7 @@ bool SampleSums::IsToShapeOf(int reshape, const std::set<TensorId>& tensors,
 bool SampleSums::SumsPositions(int sum) const {
   const auto axes = IntConstant(view_, view_.inputs(sum)[1].node);
   if (!axes) return false;
-  const auto reduced = Reduced(*axes, parameters_.rank());
+  const auto reduced = AxesAmong(axes->values, parameters_.rank());
   if (!reduced) return false;
   for (int i = 0; i < parameters_.rank(); ++i) {
     const bool position = i > 0 && !parameters_.varies[i];
@@ -67,7 +52,8 @@ bool SampleSums::SumsPositions(int sum) const {
 }
 
 std::vector<int64_t> SampleSums::DimsOfSum(int sum) const {
-  const auto reduced = *Reduced(*IntConstant(view_, view_.inputs(sum)[1].node), parameters_.rank());
+  const auto reduced =
+      *AxesAmong(IntConstant(view_, view_.inputs(sum)[1].node)->values, parameters_.rank());
   const bool keeps = view_.GetBool(sum, "keep_dims", false);
   const std::vector<int64_t> all = parameters_.Dims(parameters_.y[0]);
   std::vector<int64_t> dims;

@@ -1,6 +1,7 @@
 #include "plugin/modulations/take_in.h"
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "plugin/graph/constants.h"
 #include "plugin/graph/devices.h"
 #include "plugin/modulations/candidates.h"
+#include "plugin/records_of.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/types.h"
@@ -157,26 +159,19 @@ class Editor {
 
  private:
   void Report() {
-    for (Record& record : *records_) {
-      if (record.reason != Reason::kNone || record.outputs.empty()) continue;
-      if (record.direction == "forward" && IsOfOutput(*view_, found_.norm, record.outputs[0])) {
-        record.outputs[0] = view_->name(TensorId{found_.result(), 0});
-      } else if (record.direction == "backward") {
-        for (const ModulatedGradient& gradient : found_.gradients) {
-          const auto is_of = [&](const std::string& output) {
-            return IsOfOutput(*view_, gradient.gradient, output);
-          };
-          if (std::none_of(record.outputs.begin(), record.outputs.end(), is_of)) continue;
-          record.inputs[0] = view_->name(gradient.dy);
-        }
-      }
+    std::vector<int> gradients;
+    std::map<int, TensorId> dy_of;
+    for (const ModulatedGradient& gradient : found_.gradients) {
+      gradients.push_back(gradient.gradient);
+      dy_of[gradient.gradient] = gradient.dy;
     }
+    ForRecordsOf(
+        *view_, found_.norm, gradients, records_,
+        [&](Record* record) { record->outputs[0] = view_->name(TensorId{found_.result(), 0}); },
+        [&](Record* record, int gradient) { record->inputs[0] = view_->name(dy_of.at(gradient)); });
   }
 
-  void ReadShapeOfX(int shape) {
-    SetType(view_->mutable_def(shape), "T", view_->GetType(found_.norm, "T"));
-    SetInput(view_, shape, 0, x_);
-  }
+  void ReadShapeOfX(int shape) { ReadShapeOf(view_, shape, x_, view_->GetType(found_.norm, "T")); }
 
   // That of y * scale, of which one may have a sample that stands for all.
   void ReadShapeOfProduct(int shape) {

@@ -96,6 +96,8 @@ bool GivesReference(const std::string& op) {
          begins("SparseApply");
 }
 
+bool ReadsShape(const std::string& op) { return op == "Shape" || op == "Size" || op == "Rank"; }
+
 bool IsPlainView(const std::string& op) {
   return op == "Identity" || op == "Reshape" || op == "ExpandDims" || op == "Squeeze";
 }

@@ -25,6 +25,9 @@ bool IsPure(const std::string& op);
 // is read, so it has no value; an op that reads it has one.
 bool GivesReference(const std::string& op);
 
+// Whether an op reads only its tensor's shape, and may read that of another one of the same shape.
+bool ReadsShape(const std::string& op);  // Shape, Size, Rank
+
 // Views that keep the order and the type of the elements: Identity, Reshape, ExpandDims, Squeeze.
 bool IsPlainView(const std::string& op);
 
