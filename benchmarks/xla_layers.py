@@ -1,6 +1,6 @@
 """Single normalizations inside functions that XLA compiles: XLA's own code against the fused ops.
 
-Usage: python benchmarks/xla_layers.py [--what seeds groups activations] [--kinds "group 32"]
+Usage: python benchmarks/xla_layers.py [--what seeds groups sums] [--kinds "group 32"]
        [--seconds N] [--out FILE]
 
 `python benchmarks/xla_rule.py gpu FILE` then writes the table by which the rewriter decides.
@@ -38,12 +38,13 @@ VOLUMES = [(2, 128, 128, 128, 32), (4, 64, 64, 64, 64), (8, 64, 64, 64, 128), (8
 UNET = [(2, 96, 96, 96, 32), (2, 48, 48, 48, 64), (2, 24, 24, 24, 128), (2, 12, 12, 12, 256)]
 # BERT-base 32 x 512; ConvNeXtTiny's first and last stage at 64 images; a wide decoder.
 MODELS = [(16384, 768), (200704, 96), (3136, 768), (8192, 4096)]
-WHAT = ("seeds", "groups", "neighbours", "kinds", "activations", "volumes", "colours")
+WHAT = ("seeds", "groups", "neighbours", "kinds", "activations", "volumes", "colours", "sums")
 # Images of three colours, as benchmark_keras_layers.py has them.
 COLOURS = (128, 224, 224, 3)
 # ResNet-like and diffusion models with 32 groups.
 IMAGES = [(32, 56, 56, 256), (8, 64, 64, 320), (4, 128, 128, 128)]
 IMAGES += [(16, 64, 64, 128), (16, 32, 32, 256), (16, 16, 16, 512), (16, 8, 8, 512)]
+LARGE_IMAGES = (64, 56, 56, 256)  # no cache holds x and y in 16 bits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +54,8 @@ class Case:
     kind: "layer", "rms", "instance" or "group 32", the last two with " first" for channels first.
     neighbours: of "", "residual", "activation" (gelu), "both"; "activation inside" and "both
       inside" if the fused op is to compute the activation, too, a leaky_relu after an instance or
-      group norm; "silu inside" and "both silu inside" if that is silu.
+      group norm; "silu inside" and "both silu inside" if that is silu; "sum" and "both sum" if
+      another tensor is added to y.
     """
 
     kind: str
@@ -94,7 +96,8 @@ def cases(what: str, small: bool) -> list[Case]:
                 found += by_group(backward, near)
             found += [Case("instance", s, "bfloat16", backward, "both inside") for s in UNET[:2]]
             for near in ("both inside", "both silu inside"):
-                found += [Case("group 32", s, "bfloat16", backward, near) for s in IMAGES[:2]]
+                shapes = (*IMAGES[:2], LARGE_IMAGES)
+                found += [Case("group 32", s, "bfloat16", backward, near) for s in shapes]
             found += by_group(backward, "silu inside")
         if what == "volumes":  # as XLA has them beside 3-D convolutions
             for near in ("", "residual", "activation inside", "activation", "both inside"):
@@ -108,14 +111,22 @@ def cases(what: str, small: bool) -> list[Case]:
                 for dtype in types:
                     found.append(Case("layer", (math.prod(COLOURS[:-1]), 3), dtype, backward, near))
                     found.append(Case("instance", COLOURS, dtype, backward, near))
+        if what == "sums":  # at the end of a ResNet's block, or of a block of a transformer
+            for near in ("sum", "both sum"):
+                found += [Case("layer", s, "bfloat16", backward, near) for s in MODELS]
+                found += [Case("layer", s, "float32", backward, near) for s in MODELS[:2]]
+                found += [Case("rms", s, t, backward, near) for t in types for s in MODELS[::3]]
+                found += [Case("instance", s, "bfloat16", backward, near) for s in UNET]
+                found += [Case("instance", s, "float32", backward, near) for s in UNET[:1]]
+                found += by_group(backward, near)
     if small:
         found = [dataclasses.replace(c, shape=tiny(c)) for c in found]
     return [dataclasses.replace(c, links=links(c)) for c in found]
 
 
 def by_group(backward: bool, near: str) -> list[Case]:
-    found = [Case("group 32", s, "bfloat16", backward, near) for s in IMAGES]
-    found += [Case("group 32", IMAGES[0], "float32", backward, near)]
+    found = [Case("group 32", s, "bfloat16", backward, near) for s in (*IMAGES, LARGE_IMAGES)]
+    found += [Case("group 32", s, "float32", backward, near) for s in IMAGES[::3]]
     return [*found, Case("group 32 first", first(IMAGES[0]), "bfloat16", backward, near)]
 
 
@@ -162,15 +173,23 @@ def has_residual(case: Case) -> bool:
     return case.neighbours.partition(" ")[0] in ("residual", "both")
 
 
+def has_sum(case: Case) -> bool:
+    return case.neighbours.endswith("sum")
+
+
 def function(case: Case) -> Callable[..., Any]:
-    """A compiled function of x, a residual and the gradient of the result."""
+    """A compiled function of x, a residual and the gradient of the result.
+
+    The gradient is what is added to y, too, as the residual would be read once for both.
+    """
     layer = make_layer(case)
     params = [v.value for v in layer.trainable_variables]
 
-    def chain(x: tf.Tensor, residual: tf.Tensor) -> tf.Tensor:
+    def chain(x: tf.Tensor, residual: tf.Tensor, summand: tf.Tensor) -> tf.Tensor:
         for _ in range(case.links):
             x = x + residual if has_residual(case) else x
             x = layer(x)
+            x = x + summand if has_sum(case) else x
             if case.neighbours.endswith("silu inside"):
                 x = tf.nn.silu(x)
             elif case.neighbours.endswith("inside"):
@@ -183,10 +202,10 @@ def function(case: Case) -> Callable[..., Any]:
     @tf.function(jit_compile=True, autograph=False)
     def run(x: tf.Tensor, residual: tf.Tensor, dy: tf.Tensor) -> Any:
         if not case.backward:
-            return chain(x, residual)
+            return chain(x, residual, dy)
         with tf.GradientTape() as tape:
             tape.watch(x)
-            y = chain(x, residual)
+            y = chain(x, residual, dy)
         return [y, *tape.gradient(y, [x, *params], output_gradients=dy)]
 
     return run
@@ -257,8 +276,8 @@ def check(case: Case, run: dict[str, Callable[..., Any]]) -> float:
 
 
 def bytes_of(case: Case) -> int:
-    """What has to move at least: forward x, y, and the residual; backward dy, x, dx."""
-    tensors = (2 + has_residual(case)) + (3 if case.backward else 0)
+    """What has to move at least: forward x, y, what is added; backward dy, x, dx."""
+    tensors = 2 + has_residual(case) + has_sum(case) + (3 if case.backward else 0)
     return tensors * tf.TensorShape(case.shape).num_elements() * tf.as_dtype(case.dtype).size
 
 

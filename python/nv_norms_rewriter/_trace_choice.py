@@ -154,6 +154,10 @@ def _is_any(tensor: Any, names: Collection[str]) -> bool:
 
 def _producer(tensor: Any) -> str:
     *_, source = _behind_views(tensor)
+    if source.op.type == "BiasAdd":  # which XLA has a convolution's kernel do
+        *_, biased = _behind_views(source.op.inputs[0])
+        if biased.op.type in _trace_layout.CONVOLUTIONS:
+            return biased.op.type
     return source.op.type
 
 

@@ -19,7 +19,7 @@ from . import _trace_describe
 # Of a fused op, read by kernels/xla/placement.h.
 _CALL_FORMAT = "_nv_norms_call_format"
 
-_CONVOLUTIONS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative")  # and their gradients
+CONVOLUTIONS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative")  # and their gradients
 
 # Ops whose tensors of one rank XLA keeps in one layout; what computes a shape has another rank.
 # fmt: off
@@ -109,7 +109,7 @@ def _reaches(
     seen = set(ops)
     waiting = list(seen)
     for op in waiting:
-        if op.type.startswith(_CONVOLUTIONS):
+        if op.type.startswith(CONVOLUTIONS):
             return True
         carries = op.type in _CARRIERS and op.outputs and op.outputs[0].shape.rank == rank
         if carries and len(seen) < _FAR:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -105,6 +106,26 @@ def test_neighbours_behind_views_and_custom_gradients(
     function.get_concrete_function(x)
     assert [norm.producer for norm in norms] == ["Mul", "StridedSlice"]
     assert norms[0].readers == ("Mul",) and norms[1].readers == ()
+
+
+@pytest.mark.parametrize("convolves", [True, False])
+def test_bias_of_a_convolution_is_the_convolutions(
+    convolves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """XLA computes it in one kernel, and need not add it where the norm reads it."""
+    norms: list[_xla_rule.Norm] = []
+    monkeypatch.setattr(_xla_rule, "why_left", lambda norm: norms.append(norm) or "no")
+    nv_norms_rewriter.configure(xla="auto")
+    layer = keras.layers.GroupNormalization(2)
+    layer.build((2, 6, 6, 4))
+
+    @tf.function(jit_compile=True, autograph=False)
+    def function(x: tf.Tensor) -> tf.Tensor:
+        h = tf.nn.conv2d(x, tf.ones((3, 3, 4, 4)), 1, "SAME") if convolves else tf.sin(x)
+        return tf.sin(layer(tf.nn.bias_add(h, tf.ones(4))))
+
+    function.get_concrete_function(tf.zeros((2, 6, 6, 4)))
+    assert [norm.producer for norm in norms] == ["Conv2D" if convolves else "BiasAdd"]
 
 
 @pytest.mark.parametrize("of_each_sample", [(), ("scale",), ("shift",), ("scale", "shift")])
