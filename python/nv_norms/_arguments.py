@@ -168,14 +168,23 @@ def _is_sequence(axis: Any) -> bool:
     return isinstance(axis, Sequence) and not isinstance(axis, str)
 
 
-def check_layer_parameter(
-    parameter: list[tf.Tensor], name: str, x: tf.Tensor, axes: list[int]
-) -> None:
-    """One element for each position along `axes`: in their shape, or flat, axes of size 1 aside."""
-    if not parameter or x.shape.rank is None:
-        return
-    expected = [x.shape[a] for a in axes]
-    _check_shape(parameter[0], name, expected, f"axis {axes} of x of shape {x.shape}")
+def check_layer_parameters(
+    scale: list[tf.Tensor],
+    offset: list[tf.Tensor],
+    x: tf.Tensor,
+    axes: list[int],
+    may_be_own: bool = True,
+) -> bool:
+    """One element for each position along `axes`: in their shape, or flat, axes of size 1 aside;
+    or, where they may be an example's own (then True comes back), these for each example. Of those
+    there are ops for the last axes only."""
+    if x.shape.rank is None:
+        return False
+    sizes = [x.shape[a] for a in axes]
+    last = axes == list(range(x.shape.rank - len(axes), x.shape.rank)) and axes[0] > 0
+    shapes = f"{tuple(sizes)}", f"({', '.join(['N', *map(str, sizes)])})"
+    what = f"axis {axes} of x of shape {x.shape}"
+    return _check_parameters(scale, offset, x, sizes, may_be_own and last, shapes, what)
 
 
 def check_channel_parameters(
@@ -185,34 +194,59 @@ def check_channel_parameters(
     if x.shape.rank is None:
         return False
     channels = x.shape[channel_axis(data_format)]
+    what = f"the channels of x of shape {x.shape} in {data_format!r}"
+    return _check_parameters(scale, offset, x, [channels], True, ("[C]", "[N, C]"), what)
+
+
+def _check_parameters(
+    scale: list[tf.Tensor],
+    offset: list[tf.Tensor],
+    x: tf.Tensor,
+    sizes: list[int | None],
+    may_be_own: bool,
+    shapes: tuple[str, str],
+    what: str,
+) -> bool:
+    """Whether each example has parameters of its own, of these sizes; `shapes` and `what`: how an
+    error names the two ways, and what the sizes are those of."""
     given = {name: p[0] for name, p in (("scale", scale), ("offset", offset)) if p}
-    own = [_is_of_each_example(parameter, channels) for parameter in given.values()]
+    own = [may_be_own and _is_of_each_example(p, sizes) for p in given.values()]
     if any(own) and not all(own):
         raise ValueError(
-            "scale and offset: expected both of shape [C] or both [N, C], "
+            f"scale and offset: expected both of shape {shapes[0]} or both {shapes[1]}, "
             f"got {scale[0].shape} and {offset[0].shape}"
         )
     per_sample = any(own)
-    expected = [x.shape[0], channels] if per_sample else [channels]
+    of_each = [x.shape[0], *sizes] if per_sample else None
     for name, parameter in given.items():
-        what = f"the channels of x of shape {x.shape} in {data_format!r}"
-        _check_shape(parameter, name, expected, what)
+        _check_shape(parameter, name, sizes, of_each, what)
     return per_sample
 
 
-def _is_of_each_example(parameter: tf.Tensor, channels: int | None) -> bool:
-    """Whether its shape is [N, C], not [1, C], which is the same for all, nor [C, 1]."""
+def _is_of_each_example(parameter: tf.Tensor, sizes: list[int | None]) -> bool:
+    """Whether its shape is [N, *sizes], not [1, *sizes], which is the same for all."""
     shape = parameter.shape
-    return shape.rank == 2 and shape[0] != 1 and channels is not None and shape[1] == channels
+    if shape.rank != 1 + len(sizes) or shape[0] == 1 or None in sizes:
+        return False
+    return shape[1:].as_list() == sizes
 
 
-def _check_shape(parameter: tf.Tensor, name: str, expected: list[int | None], what: str) -> None:
+def _check_shape(
+    parameter: tf.Tensor,
+    name: str,
+    sizes: list[int | None],
+    of_each: list[int | None] | None,
+    what: str,
+) -> None:
     shape = parameter.shape
+    expected = of_each or sizes
     if None in expected or not shape.is_fully_defined():
         return
-    flat = [math.prod(expected)]
-    if _without_ones(shape) not in (_without_ones(expected), _without_ones(flat)):
-        wanted = tuple(expected) if len(expected) == 1 else f"{tuple(expected)} or {tuple(flat)}"
+    flat = [math.prod(sizes)]
+    accepted = [of_each] if of_each else [sizes, flat]
+    if _without_ones(shape) not in [_without_ones(each) for each in accepted]:
+        wanted = f"{tuple(sizes)}" if len(sizes) == 1 else f"{tuple(sizes)} or {tuple(flat)}"
+        wanted += f", or {tuple(of_each)} for each example its own," if of_each else ""
         raise ValueError(f"{name}: expected shape {wanted} for {what}, got {tuple(shape)}")
 
 

@@ -42,7 +42,8 @@ def fused_layer_norm(
     Args:
       x: a tensor of one axis or more, of float16, bfloat16, float32 or float64.
       scale, offset: tensors with one element for each position along `axis` (in the shape of x's
-        axes in ascending order, or flat), or None.
+        axes in ascending order, or flat), or None; or, where `axis` is given and names the last
+        ones, [N, ...] of these, for each example its own (adaptive norms). Not one of each kind.
       axis: the axis or axes that share a mean and a (biased) variance, in any order. Default: [-1];
         or, where scale has several axes in the shape of x's last ones, those.
       epsilon: added to the variance.
@@ -56,8 +57,8 @@ def fused_layer_norm(
       ValueError, TypeError: an argument is not as above; the message says what was expected, and
         what came.
     """
-    x, scale, offset, axes = _along_axes(x, scale, offset, axis)
-    y, mean, rstd = layer_norm_op(x, scale, offset, axes, epsilon)
+    x, scale, offset, axes, own = _along_axes(x, scale, offset, axis)
+    y, mean, rstd = layer_norm_op(x, scale, offset, axes, epsilon, per_sample=own)
     return Normalized(y, _flat(mean), _flat(rstd))
 
 
@@ -82,8 +83,8 @@ def fused_rms_norm(
       ValueError, TypeError: an argument is not as above; the message says what was expected, and
         what came.
     """
-    x, scale, offset, axes = _along_axes(x, scale, offset, axis)
-    y, rstd = rms_norm_op(x, scale, offset, axes, epsilon)
+    x, scale, offset, axes, own = _along_axes(x, scale, offset, axis)
+    y, rstd = rms_norm_op(x, scale, offset, axes, epsilon, per_sample=own)
     return RMSNormalized(y, _flat(rstd))
 
 
@@ -168,10 +169,12 @@ def layer_norm_op(
     epsilon: float,
     out_type: tf.DType | None = None,
     subtract_mean: bool = True,
+    per_sample: bool = False,
 ) -> Any:
     """FusedLayerNorm; arguments checked already. out_type: y's, by default x's."""
+    common = _common(x, scale, offset, epsilon, out_type)
     return ops.fused_layer_norm(
-        **_common(x, scale, offset, epsilon, out_type), axis=axes, subtract_mean=subtract_mean
+        **common, axis=axes, subtract_mean=subtract_mean, per_sample=per_sample
     )
 
 
@@ -182,9 +185,11 @@ def rms_norm_op(
     axes: list[int],
     epsilon: float,
     out_type: tf.DType | None = None,
+    per_sample: bool = False,
 ) -> Any:
     """FusedRMSNorm; arguments checked already."""
-    return ops.fused_rms_norm(**_common(x, scale, offset, epsilon, out_type), axis=axes)
+    common = _common(x, scale, offset, epsilon, out_type)
+    return ops.fused_rms_norm(**common, axis=axes, per_sample=per_sample)
 
 
 def group_norm_op(
@@ -231,15 +236,15 @@ def _parameters(scale: Any, offset: Any, x: tf.Tensor) -> tuple[list[tf.Tensor],
 
 def _along_axes(
     x: Any, scale: Any, offset: Any, axis: int | Sequence[int] | None
-) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor], list[int]]:
-    """The arguments of a layer or RMS norm, checked, and its axes."""
+) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor], list[int], bool]:
+    """The arguments of a layer or RMS norm, checked, its axes, and whether each example has a scale
+    and an offset of its own. Without `axis`, a scale of two axes says which are normalized."""
     x = check.as_input(x)
     check.check_rank(x, 1)
     scale, offset = _parameters(scale, offset, x)
     axes = check.as_axes(default_axis(x, scale) if axis is None else axis, x)
-    check.check_layer_parameter(scale, "scale", x, axes)
-    check.check_layer_parameter(offset, "offset", x, axes)
-    return x, scale, offset, axes
+    own = check.check_layer_parameters(scale, offset, x, axes, may_be_own=axis is not None)
+    return x, scale, offset, axes, own
 
 
 def _of_channels(

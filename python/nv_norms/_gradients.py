@@ -42,8 +42,8 @@ def fused_layer_norm_grad_op(
       epsilon: not used, inv_std has it.
 
     Returns:
-      dx in x's shape and type, dscale and doffset in the shape of x's axes in `axis` and of scale's
-      type.
+      dx in x's shape and type, dscale and doffset in the shape of x's axes in `axis`, or [N, ...]
+      of these where scale is, and of scale's type.
 
     Raises:
       ValueError, TypeError: an argument is not as above.
@@ -53,11 +53,13 @@ def fused_layer_norm_grad_op(
     check.check_rank(x, 1)
     scales = check.as_parameter(scale, "scale", x)
     axes = check.as_axes(default_axis(x, scales) if axis is None else axis, x)
-    check.check_layer_parameter(scales, "scale", x, axes)
+    own = check.check_layer_parameters(scales, [], x, axes, may_be_own=axis is not None)
     kept = [i for i in range(_rank(x)) if i not in axes]
     given = _statistics(x, reserve_space_1, reserve_space_2)
     statistics = _shaped(given, x, kept, f"axis {axes}")
-    return _gradients(ops.fused_layer_norm_grad, y_backprop, x, scales, statistics, axis=axes)
+    return _gradients(
+        ops.fused_layer_norm_grad, y_backprop, x, scales, statistics, axis=axes, per_sample=own
+    )
 
 
 def fused_instance_norm_grad_op(

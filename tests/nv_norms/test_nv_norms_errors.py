@@ -79,7 +79,7 @@ BAD: dict[str, tuple[Callable[[tf.Tensor], Any], type[Exception], str]] = {
     "scale of other axes": (
         lambda x: layer(x, np.ones((4, 6), np.float32), axis=[-1]),
         ValueError,
-        "scale: expected shape (6,)",
+        "scale: expected shape (6,), or (2, 6) for each example its own, for axis [3] of x",
     ),
     "scale transposed": (
         lambda x: layer(x, np.ones((6, 4), np.float32), axis=[2, 3]),
