@@ -31,6 +31,7 @@
 #include "plugin/recognizer/lone_gradient.h"
 #include "plugin/recognizer/ops.h"
 #include "plugin/recognizer/statistics.h"
+#include "plugin/work.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/logging.h"
 
@@ -396,48 +397,6 @@ class Remapper {
   std::vector<std::pair<int, size_t>> refused_;  // anchors, and where their records are
   std::function<bool(int)> keep_, keep_with_operands_;
 };
-
-// What there is to do in a graph.
-struct Work {
-  std::vector<int> anchors;  // by ascending order
-  bool layouts = false;      // Transposes beside fused normalizations
-  bool casts = false;        // Casts beside fused normalizations
-  bool activations = false;  // activations behind fused normalizations
-
-  bool wants_shapes() const { return !anchors.empty() || layouts || activations; }
-  bool none() const { return !wants_shapes() && !casts; }
-};
-
-// Those of `nodes` that a GPU will run: on a CPU an activation of its own costs what it costs
-// inside.
-std::function<bool(int)> GpuNodes(const GraphView& view, const std::function<bool(int)>& nodes) {
-  return [&view, &nodes](int node) {
-    const std::string& device = view.def(node).device();
-    return !device.empty() && OnDevice(device, "GPU") && nodes(node);
-  };
-}
-
-Work WorkIn(GraphView* graph, const RemapperOptions& options, const std::function<bool(int)>& nodes,
-            const std::function<bool(int)>& keep) {
-  const GraphView& view = *graph;
-  Work work;
-  bool fused = false;
-  for (int node = 0; node < view.num_nodes(); ++node) {
-    if (IsAnchor(view, node) && nodes(node)) {
-      work.anchors.push_back(node);
-    }
-    fused = fused || IsFusedNorm(view.op(node));
-  }
-  std::sort(work.anchors.begin(), work.anchors.end(),
-            [&](int a, int b) { return view.order(a) < view.order(b); });
-  work.layouts = options.layouts && fused && HasLayoutTransposes(view);
-  // After fusions they are looked for in any case.
-  if (fused && work.anchors.empty()) {
-    work.casts = WouldTakeInCasts(graph, nodes, keep, options.compiled);
-    work.activations = WouldTakeInActivations(graph, GpuNodes(view, nodes), keep, options.compiled);
-  }
-  return work;
-}
 
 bool NothingToDo(const tensorflow::GraphDef& graph, const std::string& graph_name) {
   VLOG(1) << "Graph " << graph_name << ": " << graph.node_size()
