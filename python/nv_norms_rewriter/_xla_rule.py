@@ -62,8 +62,9 @@ _ELEMENTWISE = frozenset((
 # At the end of a ResNet's block y and the block's x are added. XLA computes that with the norm.
 _SUMS = frozenset(("Add", "AddN", "AddV2"))
 
-# Where nothing of a kind was measured, what is no better.
-_NO_BETTER = {
+# Where nothing of a kind was measured, what stands in for it: an activation outside is no faster
+# than one inside, and a sum is one more op that XLA computes with the norm, as an activation is.
+_STANDS_IN = {
     "activation inside": "activation",
     "silu inside": "activation",
     "sum": "activation",
@@ -190,8 +191,8 @@ def why_left(norm: Norm) -> str:
         )
     measured = [Measured(*line) for line in MEASURED[case.device]]
     nearest = _nearest(case, measured)
-    if nearest is None and case.neighbours in _NO_BETTER:
-        outside = dataclasses.replace(case, neighbours=_NO_BETTER[case.neighbours])
+    if nearest is None and case.neighbours in _STANDS_IN:
+        outside = dataclasses.replace(case, neighbours=_STANDS_IN[case.neighbours])
         nearest = _nearest(outside, measured)
     if nearest is None:
         return f"nothing like it was measured inside XLA on a {case.device} ({_described(case)})"
