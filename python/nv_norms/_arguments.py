@@ -173,7 +173,7 @@ def check_layer_parameters(
     offset: list[tf.Tensor],
     x: tf.Tensor,
     axes: list[int],
-    may_be_own: bool = True,
+    may_be_own: bool,
 ) -> bool:
     """One element for each position along `axes`: in their shape, or flat, axes of size 1 aside;
     or, where they may be an example's own (then True comes back), these for each example. Of those

@@ -152,13 +152,18 @@ def _is_any(tensor: Any, names: Collection[str]) -> bool:
     return any(each.name in names for each in _behind_views(tensor))
 
 
-def _producer(tensor: Any) -> str:
+def _source(tensor: Any) -> Any:
     *_, source = _behind_views(tensor)
-    if source.op.type == "BiasAdd":  # which XLA has a convolution's kernel do
-        *_, biased = _behind_views(source.op.inputs[0])
-        if biased.op.type in _trace_layout.CONVOLUTIONS:
-            return biased.op.type
-    return source.op.type
+    return source.op
+
+
+def _producer(tensor: Any) -> str:
+    op = _source(tensor)
+    if op.type == "BiasAdd":  # which XLA has a convolution's kernel do
+        biased = _source(op.inputs[0])
+        if biased.type in _trace_layout.CONVOLUTIONS:
+            return biased.type
+    return op.type
 
 
 def _readers(tensor: Any) -> tuple[str, ...]:

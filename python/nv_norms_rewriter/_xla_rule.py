@@ -278,18 +278,13 @@ def _case(norm: Norm) -> _Case:
             run = channels if last else size
     bytes_ = _BYTES[norm.dtype]
     device = "GPU" if norm.device_type == "GPU" else "CPU"
-    residual = norm.producer in _ELEMENTWISE
-    activation = bool(norm.readers) and _ELEMENTWISE.issuperset(norm.readers)
-    # With one more op after an activation, XLA computes both with the norm, and the fused op one.
-    inside = norm.activation_inside and not activation
-    after = "sum" if activation and _SUMS.issuperset(norm.readers) else "activation"
     return _Case(
         device=device,
         kind=norm.kind,
         layout=layout,
         bytes=bytes_,
         gradient=norm.gradient == "fused",
-        neighbours=_neighbours(residual, after if activation else "", inside, norm.silu),
+        neighbours=_neighbours(norm),
         aligned=_is_aligned(run * bytes_, device),
         size=size,
         elements=elements,
@@ -297,16 +292,16 @@ def _case(norm: Norm) -> _Case:
     )
 
 
-def _neighbours(residual: bool, after: str, inside: bool, silu: bool) -> str:
-    if inside:
-        if silu:
-            return "both silu inside" if residual else "silu inside"
-        return "both inside" if residual else "activation inside"
-    if after == "sum":
-        return "both sum" if residual else "sum"
-    if after:
-        return "both" if residual else "activation"
-    return "residual" if residual else ""
+def _neighbours(norm: Norm) -> str:
+    after = ""
+    # With one more op after an activation, XLA computes both with the norm, and the fused op one.
+    if norm.readers and _ELEMENTWISE.issuperset(norm.readers):
+        after = "sum" if _SUMS.issuperset(norm.readers) else "activation"
+    elif norm.activation_inside:
+        after = "silu inside" if norm.silu else "activation inside"
+    if norm.producer not in _ELEMENTWISE:
+        return after
+    return f"both {after.removeprefix('activation').strip()}".strip() if after else "residual"
 
 
 def _described(case: _Case) -> str:
