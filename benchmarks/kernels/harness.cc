@@ -11,11 +11,13 @@ using nv_norms::HarnessProblem;
 using nv_norms::Status;
 
 // NV_NORMS_MULTIPROCESSORS in the environment: plans for a device with so many, on which small
-// tensors are large.
+// tensors are large. NV_NORMS_SHARED_BYTES: for one whose blocks may have so much shared memory.
 Status DeviceOf(nv_norms::cuda::Device* device) {
   const Status status = nv_norms::cuda::CurrentDevice(device);
   const char* multiprocessors = std::getenv("NV_NORMS_MULTIPROCESSORS");
   if (multiprocessors != nullptr) device->multiprocessors = std::atoi(multiprocessors);
+  const char* shared = std::getenv("NV_NORMS_SHARED_BYTES");
+  if (shared != nullptr) device->shared_bytes = std::atoi(shared);
   return status;
 }
 

@@ -168,8 +168,11 @@ def test_these_kernels_are_reached(case, chip, forward, backward, monkeypatch):
 @pytest.mark.parametrize("case", [*SOME, RESIDENT[5], FIRST[3]], ids=str)
 @pytest.mark.parametrize("which", ["both", "gamma", "beta"])
 @pytest.mark.parametrize("slope", [1.0, 0.25])
-def test_numpy_sample_by_sample(case, which, slope, rng):
+def test_numpy_sample_by_sample(case, which, slope):
     """Each sample alone, with parameters that are shared as far as the oracle knows."""
+    seed = 20261128
+    print(f"seed {seed}")
+    rng = np.random.default_rng(seed)
     shape, groups, last, _ = case
     channel = len(shape) - 1 if last else 1
     channels = shape[channel]
