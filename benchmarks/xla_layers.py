@@ -101,12 +101,8 @@ def cases(what: str, small: bool) -> list[Case]:
             found += by_group(backward, "silu inside")
         if what == "volumes":  # as XLA has them beside 3-D convolutions
             for near in ("", "residual", "activation inside", "activation", "both inside"):
-                found += [
-                    Case("instance first", first(s), "bfloat16", backward, near) for s in UNET
-                ]
-                found += [
-                    Case("instance first", first(s), "float32", backward, near) for s in UNET[::2]
-                ]
+                for dtype in types:
+                    found += [Case("instance first", first(s), dtype, backward, near) for s in UNET]
                 found += [Case("group 32 first", first(UNET[2]), "bfloat16", backward, near)]
         if what == "colours":  # rows, or runs of channels, that are no whole vectors
             for near in ("", "residual", "activation", "both"):
