@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 nvcc=${CUDA_HOME:+$CUDA_HOME/bin/}nvcc
 architecture=${1:-90}
 written=${architecture%:*} compiled=${architecture#*:}
-out=build/kernels
+out=build/kernels/${architecture/:/-}
 mkdir -p "$out"
 for source in kernels/cuda/*.cu; do
   object=$out/$(basename "$source").o
