@@ -10,14 +10,17 @@ using nv_norms::Finish;
 using nv_norms::HarnessProblem;
 using nv_norms::Status;
 
+void FromEnvironment(const char* name, int* value) {
+  const char* text = std::getenv(name);
+  if (text != nullptr) *value = std::atoi(text);
+}
+
 // NV_NORMS_MULTIPROCESSORS in the environment: plans for a device with so many, on which small
 // tensors are large. NV_NORMS_SHARED_BYTES: for one whose blocks may have so much shared memory.
 Status DeviceOf(nv_norms::cuda::Device* device) {
   const Status status = nv_norms::cuda::CurrentDevice(device);
-  const char* multiprocessors = std::getenv("NV_NORMS_MULTIPROCESSORS");
-  if (multiprocessors != nullptr) device->multiprocessors = std::atoi(multiprocessors);
-  const char* shared = std::getenv("NV_NORMS_SHARED_BYTES");
-  if (shared != nullptr) device->shared_bytes = std::atoi(shared);
+  FromEnvironment("NV_NORMS_MULTIPROCESSORS", &device->multiprocessors);
+  FromEnvironment("NV_NORMS_SHARED_BYTES", &device->shared_bytes);
   return status;
 }
 
