@@ -1,16 +1,17 @@
 """Single normalizations inside functions that XLA compiles: XLA's own code against the fused ops.
 
 Usage: python benchmarks/xla_layers.py [--what seeds groups sums] [--kinds "group 32"]
-       [--seconds N] [--out FILE]
+       [--part 1/4] [--seconds N] [--out FILE]
 
 `python benchmarks/xla_rule.py gpu FILE` then writes the table by which the rewriter decides.
 
-Each case is one tf.function(jit_compile=True) with a chain of a Keras layer, as in a model: all
+Each case is one tf.function(jit_compile=True) with a chain of Keras layers, as in a model: all
 forwards, then, for cases with a gradient, all backwards. Barriers keep XLA from fusing one link
 with the next, so that a link is what lies between two matrix products or convolutions. A chain is
 long enough that the GPU, not the host, sets the time, which is given for one link. The two ways
 take turns; medians. The copy is a chain of x + 1: one read and one write of x. All functions are
-traced and compiled first, then measured one by one; --seconds cuts the list of cases.
+traced and compiled first, then measured one by one; --seconds cuts the list of cases. Parts of it
+can run side by side, as other benchmarks do (measure.py).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from measure import alone
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 import nv_norms_rewriter
@@ -38,7 +40,16 @@ VOLUMES = [(2, 128, 128, 128, 32), (4, 64, 64, 64, 64), (8, 64, 64, 64, 128), (8
 UNET = [(2, 96, 96, 96, 32), (2, 48, 48, 48, 64), (2, 24, 24, 24, 128), (2, 12, 12, 12, 256)]
 # BERT-base 32 x 512; ConvNeXtTiny's first and last stage at 64 images; a wide decoder.
 MODELS = [(16384, 768), (200704, 96), (3136, 768), (8192, 4096)]
-WHAT = ("seeds", "groups", "neighbours", "kinds", "activations", "volumes", "colours", "sums")
+# What small batches have: a transformer's 1024 tokens, a vision transformer's, a diffusion model's
+# two images, one image of a generator's.
+SMALL_ROWS = [(1024, 768), (4096, 384), (256, 1024)]
+SMALL_IMAGES = [(2, 64, 64, 128), (2, 32, 32, 256), (2, 16, 16, 512)]
+SMALL_SAMPLES = [*UNET[2:], (1, 128, 128, 64), (1, 64, 64, 256)]
+# fmt: off
+WHAT = (
+    "seeds", "groups", "neighbours", "kinds", "activations", "volumes", "colours", "sums", "small",
+)
+# fmt: on
 # Images of three colours, as benchmark_keras_layers.py has them.
 COLOURS = (128, 224, 224, 3)
 # ResNet-like and diffusion models with 32 groups.
@@ -117,6 +128,21 @@ def cases(what: str, small: bool) -> list[Case]:
                 found += [Case("instance", s, "bfloat16", backward, near) for s in UNET]
                 found += [Case("instance", s, "float32", backward, near) for s in UNET[:1]]
                 found += by_group(backward, near)
+        if what == "small":
+            for near in ("", "residual", "activation", "sum"):
+                found += [Case("layer", s, t, backward, near) for t in types for s in SMALL_ROWS]
+                found.append(Case("layer", MODELS[2], "bfloat16", backward, near))
+            for near in ("", "residual"):
+                found += [Case("rms", s, t, backward, near) for t in types for s in SMALL_ROWS[:2]]
+            for near in ("", "residual", "activation inside", "silu inside"):
+                shapes = (*SMALL_IMAGES, *IMAGES[-3:])
+                found += [Case("group 32", s, "bfloat16", backward, near) for s in shapes]
+            for near in ("", "silu inside"):
+                shapes = (*SMALL_IMAGES[:2], *IMAGES[-2:])
+                found += [Case("group 32", s, "float32", backward, near) for s in shapes]
+            for near in ("", "activation inside"):
+                for dtype in types:
+                    found += [Case("instance", s, dtype, backward, near) for s in SMALL_SAMPLES]
     if small:
         found = [dataclasses.replace(c, shape=tiny(c)) for c in found]
     return [dataclasses.replace(c, links=links(c)) for c in found]
@@ -141,7 +167,8 @@ def tiny(case: Case) -> tuple[int, ...]:
 
 def links(case: Case) -> int:
     """Enough for the GPU to be busier than the host, but not too long to compile."""
-    return max(2, min(8, 200_000_000 // tf.TensorShape(case.shape).num_elements()))
+    elements = tf.TensorShape(case.shape).num_elements()
+    return max(2, min(8 if elements > 5_000_000 else 32, 200_000_000 // elements))
 
 
 @tf.custom_gradient
@@ -180,11 +207,11 @@ def function(case: Case) -> Callable[..., Any]:
 
     The gradient is what is added to y, too, as the residual would be read once for both.
     """
-    layer = make_layer(case)
-    params = [v.value for v in layer.trainable_variables]
+    layers = [make_layer(case) for _ in range(case.links)]
+    params = [v.value for layer in layers for v in layer.trainable_variables]
 
     def chain(x: tf.Tensor, residual: tf.Tensor, summand: tf.Tensor) -> tf.Tensor:
-        for _ in range(case.links):
+        for layer in layers:
             x = x + residual if has_residual(case) else x
             x = layer(x)
             x = x + summand if has_sum(case) else x
@@ -261,16 +288,25 @@ def measure(case: Case, run: dict[str, Callable[..., Any]]) -> dict[str, float]:
 
 
 def check(case: Case, run: dict[str, Callable[..., Any]]) -> float:
-    """The largest difference between the two ways, as a part of the largest value."""
+    """The largest difference between the two ways, as a part of the largest value.
+
+    Of all tensors of a shape: behind a norm's gradient the one before it has parameters' gradients
+    that are roundings.
+    """
     given = arguments(case)
     copy_of(case.links)(*given)
-    worst = 0.0
+    largest: dict[tuple[int, ...], float] = {}
+    apart: dict[tuple[int, ...], float] = {}
     pairs = zip(*(tf.nest.flatten(run[way](*given)) for way in run), strict=True)
     for stock, ours in pairs:
-        stock, ours = tf.cast(stock, tf.float32), tf.cast(ours, tf.float32)
-        largest = tf.reduce_max(tf.abs(stock)) + 1e-30
-        worst = max(worst, float(tf.reduce_max(tf.abs(stock - ours)) / largest))
-    return worst
+        stock, ours, shape = (
+            tf.cast(stock, tf.float32),
+            tf.cast(ours, tf.float32),
+            tuple(stock.shape),
+        )
+        for kept, values in ((largest, stock), (apart, stock - ours)):
+            kept[shape] = max(kept.get(shape, 0.0), float(tf.reduce_max(tf.abs(values))))
+    return max(apart[shape] / (largest[shape] + 1e-30) for shape in largest)
 
 
 def bytes_of(case: Case) -> int:
@@ -308,10 +344,21 @@ def activated_in(graph: Any) -> list[bool]:
     ]
 
 
+def line_of(case: Case, ms: dict[str, float], apart: float) -> str:
+    return (
+        f"| {case.kind} | {' x '.join(map(str, case.shape))} | {case.dtype} "
+        f"| {'forward + backward' if case.backward else 'forward'} | {case.neighbours} "
+        f"| {ms['XLA']:.4f} | {ms['fused']:.4f} | {ms['XLA'] / ms['fused']:.2f} "
+        f"| {ms['copy']:.4f} | {bytes_of(case) / ms['fused'] / 1e6:.0f} "
+        f"| {100 * ms['spread']:.0f} % | {apart:.1e} |"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--what", nargs="+", default=list(WHAT), choices=WHAT)
     parser.add_argument("--kinds", nargs="+", help='of these only: "layer", "group 32 first", ...')
+    parser.add_argument("--part", default="1/1", help="the second of three parts: 2/3")
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--small", action="store_true", help="tiny tensors, to see that it runs")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after so long")
@@ -326,6 +373,8 @@ def main() -> None:
     todo = [case for case in todo if not options.kinds or case.kind in options.kinds]
     # What is cut at the end is what matters least.
     todo.sort(key=lambda c: (not c.backward, c.neighbours != ""))
+    part, parts = map(int, options.part.split("/"))
+    todo = list(dict.fromkeys(todo))[part - 1 :: parts]
 
     def compile_now(case: Case, run: dict[str, Callable[..., Any]]) -> float:
         try:
@@ -337,7 +386,7 @@ def main() -> None:
     # XLA compiles for seconds, on all cores, and while it does nothing can be measured.
     waiting = []
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        for case in dict.fromkeys(todo):
+        for case in todo:
             if time.perf_counter() - start > 0.55 * options.seconds:
                 break
             run = trace(case)
@@ -347,22 +396,16 @@ def main() -> None:
         pool.shutdown(cancel_futures=True)
     sync()
     print(f"{len(waiting)} of {len(todo)} compiled in {time.perf_counter() - start:.0f} s")
-    for case, run, compiled in waiting:
-        if time.perf_counter() - start > options.seconds:
-            break
-        if compiled.cancelled() or math.isnan(compiled.result()):
-            continue
-        ms = measure(case, run)
-        lines.append(
-            f"| {case.kind} | {' x '.join(map(str, case.shape))} | {case.dtype} "
-            f"| {'forward + backward' if case.backward else 'forward'} | {case.neighbours} "
-            f"| {ms['XLA']:.4f} | {ms['fused']:.4f} | {ms['XLA'] / ms['fused']:.2f} "
-            f"| {ms['copy']:.4f} | {bytes_of(case) / ms['fused'] / 1e6:.0f} "
-            f"| {100 * ms['spread']:.0f} % | {compiled.result():.1e} |"
-        )
-        print(lines[-1], flush=True)
-        if options.out:
-            options.out.write_text("\n".join(lines) + "\n")
+    with alone():
+        for case, run, compiled in waiting:
+            if time.perf_counter() - start > options.seconds:
+                break
+            if compiled.cancelled() or math.isnan(compiled.result()):
+                continue
+            lines.append(line_of(case, measure(case, run), compiled.result()))
+            print(lines[-1], flush=True)
+            if options.out:
+                options.out.write_text("\n".join(lines) + "\n")
     print(f"{len(lines) - 2} of {len(todo)} cases in {time.perf_counter() - start:.0f} s")
 
 

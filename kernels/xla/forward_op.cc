@@ -9,6 +9,7 @@
 #include "kernels/xla/plain.h"
 #include "kernels/xla/register_ops.h"
 #include "kernels/xla/samples.h"
+#include "kernels/xla/small_graphs.h"
 #include "kernels/xla/workspace_gpu.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 
@@ -93,7 +94,10 @@ absl::Status ForwardOp::Build(XlaOpKernelContext* ctx) {
     results.push_back({ctx->output_xla_type(i), stat_shape});
   }
   int64_t workspace = 0;
-  if (on_gpu_) TF_RETURN_IF_ERROR(ToTensorFlow(WorkspaceOnGpu(problem, &workspace)));
+  if (on_gpu_) {
+    TF_RETURN_IF_ERROR(ToTensorFlow(WorkspaceOnGpu(problem, &workspace)));
+    AllowSmallGraphs();
+  }
   std::string attributes;
   TF_RETURN_IF_ERROR(ToTensorFlow(AttributesOf(call, &attributes)));
   const std::vector<xla::XlaOp> outputs =

@@ -10,6 +10,7 @@
 #include "kernels/xla/plain.h"
 #include "kernels/xla/register_ops.h"
 #include "kernels/xla/samples.h"
+#include "kernels/xla/small_graphs.h"
 #include "kernels/xla/workspace_gpu.h"
 #include "tensorflow/compiler/tf2xla/type_util.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
@@ -142,6 +143,7 @@ absl::Status GradientOp::Build(XlaOpKernelContext* ctx) {
   if (on_gpu_) {
     TF_RETURN_IF_ERROR(
         ToTensorFlow(WorkspaceOnGpu(problem, call.dx, call.dscale || call.doffset, &workspace)));
+    AllowSmallGraphs();
   }
   std::string attributes;
   TF_RETURN_IF_ERROR(ToTensorFlow(AttributesOf(call, &attributes)));

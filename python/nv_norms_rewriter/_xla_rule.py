@@ -21,22 +21,11 @@ _PAYS = 1.05
 # How far the nearest may be: in the number of elements that share a mean, and of all of x.
 _NEAR_SIZE = 8.0
 _NEAR_ELEMENTS = 32.0
-# Smaller norms are left: on a CPU most of their time is that of the call, and the times spread by a
-# factor of two. Six small group norms took a small U-Net's prediction from 3.8 to 4.4 ms.
-# On a GPU, where the host takes longer than the GPU, a call takes it longer than XLA's kernels do
-# (perhaps as these come in CUDA graphs). The prediction of a diffusion model, 240 kernels in 1.7 to
-# 1.9 ms, took 1.67 and 2.02 with 14 of its group norms fused, of 0.5 to 25 million elements, as
-# long as silu stood outside. With silu inside, 17 kernels less, it took 1.59 where XLA took 1.68,
-# and 1.63 where XLA took 1.76. Larger models' predictions gained: BERT's 3 % (12.6 million
-# elements), a U-Net's 4 % (14 and 57 million). With relu inside, 33 norms of a ResNet50, of 1.6 to
-# 51 million, gained 5 % in float16 and 4 % in float32 (3.87 to 3.67 ms, 7.75 to 7.41), silu inside
-# 6 % in float32 (2.53 to 2.38). But up to 2.1 million the GPU gains little (the table: 1.04 to
-# 1.09), and where a slow host set the time, guided diffusion's prediction in float16 took 2.94 ms
-# with 16 norms fused, of 0.5 to 25 million, and XLA's own code 2.59.
-_LEAST_ELEMENTS = {"GPU": 500_000, "CPU": 50_000}
-_LEAST_FORWARD_INSIDE = 2_500_000
-_LEAST_FORWARD = 10_000_000
-_LEAST_FORWARD_OF_GROUPS = 32_000_000
+# Smaller norms are left. On a CPU most of their time is that of the call, and the times spread by a
+# factor of two: six small group norms took a small U-Net's prediction from 3.8 to 4.4 ms. On a GPU
+# none smaller was measured. There a call in a CUDA graph costs the host nothing, and XLA is told to
+# make these of as few kernels as a norm is between two convolutions (kernels/xla/small_graphs.h).
+_LEAST_ELEMENTS = {"GPU": 250_000, "CPU": 50_000}
 # Where the batch is unknown when a function is traced: what Keras takes if nothing is said.
 _BATCH = 32
 # Where a norm's size is unknown, smaller cases do not count: the time of less than a million
@@ -183,7 +172,7 @@ def why_left(norm: Norm) -> str:
             "together with the norm in the same time or less"
         )
     case = _case(norm)
-    least = _least(case)
+    least = _LEAST_ELEMENTS[case.device]
     if case.likely_elements < least:
         return (
             f"fewer than {least:,} elements: too few to pay for a call out of XLA's code on a "
@@ -202,14 +191,6 @@ def why_left(norm: Norm) -> str:
         f"the fused op is {nearest.speedup:.2f} times as fast as XLA's own code in the nearest "
         f"case that was measured, {nearest.shape} ({_described(case)})"
     )
-
-
-def _least(case: _Case) -> int:
-    if case.gradient or case.device == "CPU":
-        return _LEAST_ELEMENTS[case.device]
-    if case.neighbours.endswith("inside"):
-        return _LEAST_FORWARD_INSIDE
-    return _LEAST_FORWARD_OF_GROUPS if case.kind == "group_norm" else _LEAST_FORWARD
 
 
 def _nearest(case: _Case, measured: Iterable[Measured]) -> Measured | None:
