@@ -5,6 +5,7 @@
 #include "plugin/graph/constants.h"
 
 namespace nv_norms {
+
 // The sizes that a tensor of sizes has, and the tensor whose Shape it is; empty if unknown.
 std::vector<int64_t> SampleSums::SizesBehind(TensorId shape, TensorId* tensor) const {
   if (const auto sizes = IntConstant(view_, shape.node)) return sizes->values;

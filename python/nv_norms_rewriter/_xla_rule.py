@@ -13,9 +13,6 @@ from typing import NamedTuple
 
 from . import _xla_measured_cpu, _xla_measured_gpu
 
-# Lines of Measured, for each type of device.
-MEASURED = {"GPU": _xla_measured_gpu.MEASURED, "CPU": _xla_measured_cpu.MEASURED}
-
 # What a fused op must be faster by: the times spread by some 5 %.
 _PAYS = 1.05
 # How far the nearest may be: in the number of elements that share a mean, and of all of x.
@@ -29,8 +26,8 @@ _LEAST_ELEMENTS = {"GPU": 250_000, "CPU": 50_000}
 # Where the batch is unknown when a function is traced: what Keras takes if nothing is said.
 _BATCH = 32
 # Where a norm's size is unknown, smaller cases do not count: the time of less than a million
-# elements on a CPU is mostly that of the call, and what they gain or lose is microseconds.
-_LARGE = {"GPU": 0, "CPU": 1_000_000}
+# elements is mostly that of the call, and what they gain or lose is microseconds.
+_LARGE = 1_000_000
 # A GPU's kernels are others where runs of the innermost axes are no multiple of so many bytes.
 _VECTOR_BYTES = {"GPU": 16, "CPU": 1}
 
@@ -140,6 +137,12 @@ class Measured(NamedTuple):
     shape: str
 
 
+MEASURED = {
+    "GPU": [Measured(*line) for line in _xla_measured_gpu.MEASURED],
+    "CPU": [Measured(*line) for line in _xla_measured_cpu.MEASURED],
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class _Case:
     """A norm in the terms of Measured; an unknown number is infinite.
@@ -178,7 +181,7 @@ def why_left(norm: Norm) -> str:
             f"fewer than {least:,} elements: too few to pay for a call out of XLA's code on a "
             f"{case.device}"
         )
-    measured = [Measured(*line) for line in MEASURED[case.device]]
+    measured = MEASURED[case.device]
     nearest = _nearest(case, measured)
     if nearest is None and case.neighbours in _STANDS_IN:
         outside = dataclasses.replace(case, neighbours=_STANDS_IN[case.neighbours])
@@ -202,7 +205,7 @@ def _nearest(case: _Case, measured: Iterable[Measured]) -> Measured | None:
     near = []
     for m in measured:
         size, elements = apart(m)
-        if math.isinf(case.elements) and m.elements < _LARGE[case.device]:
+        if math.isinf(case.elements) and m.elements < _LARGE:
             continue
         if _is_like(m, case) and size <= _NEAR_SIZE and elements <= _NEAR_ELEMENTS:
             near.append(m)
