@@ -299,11 +299,8 @@ def check(case: Case, run: dict[str, Callable[..., Any]]) -> float:
     apart: dict[tuple[int, ...], float] = {}
     pairs = zip(*(tf.nest.flatten(run[way](*given)) for way in run), strict=True)
     for stock, ours in pairs:
-        stock, ours, shape = (
-            tf.cast(stock, tf.float32),
-            tf.cast(ours, tf.float32),
-            tuple(stock.shape),
-        )
+        shape = tuple(stock.shape)
+        stock, ours = tf.cast(stock, tf.float32), tf.cast(ours, tf.float32)
         for kept, values in ((largest, stock), (apart, stock - ours)):
             kept[shape] = max(kept.get(shape, 0.0), float(tf.reduce_max(tf.abs(values))))
     return max(apart[shape] / (largest[shape] + 1e-30) for shape in largest)
