@@ -56,6 +56,8 @@ if wants ops; then
     [ -z "${NV_NORMS_LIBRARY:-}" ] || confcutdir=(--confcutdir tests/ops)
     step ops env PYTHONPATH="$PWD/python:${PYTHONPATH:-}" "$python" -m pytest -q "${confcutdir[@]}" -p no:cacheprovider \
       --tb=short -k GPU tests/ops
+    step graphs env PYTHONPATH="$PWD/python:${PYTHONPATH:-}" "$python" -m pytest -q -p no:cacheprovider --tb=short \
+      tests/xla/test_ops_small_graphs.py
   else
     echo "left out: ops (no tensorflow)"
   fi
