@@ -20,8 +20,8 @@ _NEAR_SIZE = 8.0
 _NEAR_ELEMENTS = 32.0
 # Smaller norms are left. On a CPU most of their time is that of the call, and the times spread by a
 # factor of two: six small group norms took a small U-Net's prediction from 3.8 to 4.4 ms. On a GPU
-# none smaller was measured. There a call in a CUDA graph costs the host nothing, and XLA is told to
-# make these of as few kernels as a norm is between two convolutions (kernels/xla/small_graphs.h).
+# none smaller was measured. There a call costs the host little where it is in a CUDA graph, and XLA
+# is told to make these of as few kernels as are between two convolutions (see AllowSmallGraphs).
 _LEAST_ELEMENTS = {"GPU": 250_000, "CPU": 50_000}
 # Where the batch is unknown when a function is traced: what Keras takes if nothing is said.
 _BATCH = 32

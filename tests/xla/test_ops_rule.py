@@ -86,11 +86,11 @@ def left(kind: str, shape: Any, axes: tuple[int, ...], **changed: Any) -> str:
 
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> None:
-    tables = {"GPU": TABLE, "CPU": CPU_TABLE}
-    made = {
-        device: [_xla_rule.Measured(*line) for line in table] for device, table in tables.items()
-    }
-    monkeypatch.setattr(_xla_rule, "MEASURED", made)
+    def measured(lines: tuple[Any, ...]) -> list[_xla_rule.Measured]:
+        return [_xla_rule.Measured(*line) for line in lines]
+
+    tables = {"GPU": measured(TABLE), "CPU": measured(CPU_TABLE)}
+    monkeypatch.setattr(_xla_rule, "MEASURED", tables)
 
 
 FORWARD = {"gradient": ""}
