@@ -63,7 +63,7 @@ part() {
       benchmark dense_layers benchmark_dense_layers --units ${quick:+--batches 16} ;;
     keras_layers) benchmark keras_layers benchmark_keras_layers ${quick:+--batch 2 --size 16} ;;
     models)
-      for model in bert convnext unet3d diffusion dit; do
+      for model in bert convnext unet3d diffusion guided dit resnet; do
         benchmark models benchmark_models --models $model ${quick:+--small}
       done ;;
     layout) benchmark layout layout ${quick:+--models unet3d --policies float32} ;;
@@ -72,8 +72,7 @@ part() {
       local options=(--modes train --ways stock fused "no norms" ${quick:+--small})
       for model in convnext unet3d diffusion resnet; do
         benchmark models benchmark_models --models $model --policy float32 "${options[@]}"
-      done
-      benchmark models benchmark_models --models resnet "${options[@]}" ;;
+      done ;;
     xla_training)
       small=$quick
       [ "$gpu" ] || small=1
