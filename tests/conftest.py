@@ -1,25 +1,18 @@
-"""What all tests share: the package's path, printed seeds, devices, the marker gpu."""
+"""What all tests share: printed seeds, devices, the marker gpu."""
 
 from __future__ import annotations
 
 import os
-import sys
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 # TensorFlow has oneDNN on or off by the CPU it runs on; its remapper makes oneDNN's norms of some
 # graphs only if it is on, and tests look at what becomes of these.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-for folder in (ROOT / "python", ROOT / "tests"):
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
 
 
 def _why_no_gpu() -> str:

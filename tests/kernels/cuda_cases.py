@@ -8,14 +8,9 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks" / "kernels"))
-sys.path.insert(0, str(ROOT / "tests"))  # oracle, where no conftest.py is loaded (tests/gpu/run.sh)
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():

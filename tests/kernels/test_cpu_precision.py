@@ -5,13 +5,8 @@ Needs what test_cpu.py needs, and is run with it by tests/kernels/cpu_targets.sh
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 test_cpu = pytest.importorskip("test_cpu")
 cpu_library, formulas = test_cpu.cpu_library, test_cpu.formulas

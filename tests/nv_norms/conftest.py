@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import tensorflow as tf
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(params=["eager", "function", "xla"])

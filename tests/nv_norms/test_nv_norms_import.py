@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
+import processes
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
 
 COUNT = """
 import sys
@@ -24,13 +21,7 @@ def fused():
 
 
 def _run(code: str) -> str:
-    process = subprocess.run(
-        [sys.executable, "-c", COUNT + code],
-        capture_output=True,
-        text=True,
-        cwd=ROOT / "python",
-        timeout=300,
-    )
+    process = processes.run(COUNT + code)
     assert process.returncode == 0, process.stderr
     return process.stdout
 

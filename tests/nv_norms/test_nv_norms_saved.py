@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
+import processes
 import pytest
 import tensorflow as tf
 from nv_norms_cases import CASES, Case, assert_close
-
-ROOT = Path(__file__).resolve().parents[2]
 
 LOAD = """
 import sys
@@ -51,13 +48,7 @@ def test_a_saved_function_with_gradients(
     run = tf.function(module.__call__, input_signature=[spec, spec], autograph=False)
     tf.saved_model.save(module, tmp_path, run)
     np.savez(tmp_path / "given.npz", x=x, dy=dy)
-    process = subprocess.run(
-        [sys.executable, "-c", LOAD, tmp_path],
-        capture_output=True,
-        text=True,
-        cwd=ROOT / "python",
-        timeout=300,
-    )
+    process = processes.run(LOAD, tmp_path)
     assert process.returncode == 0, process.stderr
     got = np.load(tmp_path / "got.npz")
     assert_close(got["y"], case.forward(x, scale, offset).y, "float32", "y")

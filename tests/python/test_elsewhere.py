@@ -6,6 +6,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 from processes import NORM, result
@@ -27,19 +28,18 @@ worker = "/job:worker/replica:0/task:0/device:CPU:0"
 )
 
 
-def _beside_a_worker(code: str) -> object:
+@pytest.fixture(scope="module")
+def beside_a_worker() -> Iterator[Callable[[str], object]]:
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
     worker = subprocess.Popen([sys.executable, "-c", WORKER, address], stderr=subprocess.DEVNULL)
-    try:
-        return result(CLIENT + code, address)[0]
-    finally:
-        worker.kill()
-        worker.wait()
+    yield lambda code: result(CLIENT + code, address)[0]
+    worker.kill()
+    worker.wait()
 
 
-def test_part_of_a_function_on_a_worker() -> None:
+def test_part_of_a_function_on_a_worker(beside_a_worker) -> None:
     code = """
 inner, local = norm().python_function, norm()
 @tf.function
@@ -51,10 +51,10 @@ y = function(x)
 found = len(nv_norms_rewriter.report())
 print(json.dumps([right(y), found, right(local(x)), len(nv_norms_rewriter.report().fused)]))
 """
-    assert _beside_a_worker(code) == [True, 0, True, 1]
+    assert beside_a_worker(code) == [True, 0, True, 1]
 
 
-def test_function_on_a_worker_that_a_tape_differentiates() -> None:
+def test_function_on_a_worker_that_a_tape_differentiates(beside_a_worker) -> None:
     code = """
 gradients = []
 for device in (worker, "/cpu:0"):
@@ -68,11 +68,11 @@ for device in (worker, "/cpu:0"):
 largest = float(np.abs(gradients[0]).max())
 print(json.dumps([bool(np.allclose(*gradients, 1e-5, 1e-5)), largest > 0.01]))
 """
-    assert _beside_a_worker(code) == [True, True]
+    assert beside_a_worker(code) == [True, True]
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["tape_outside", "loop"])
-def test_function_that_runs_here_before_it_runs_on_a_worker(inside: bool) -> None:
+def test_function_that_runs_here_before_it_runs_on_a_worker(beside_a_worker, inside: bool) -> None:
     """What was traced here may be sent to a worker later, as a ClusterCoordinator does."""
     code = f"""
 inner, inside = norm().python_function, {inside}
@@ -91,7 +91,7 @@ with tf.device(worker):
 print(json.dumps([right(here[0]), right(there[0]), "worker" in there[1].device,
                   bool(np.allclose(here[1], there[1], 1e-5, 1e-5))]))
 """
-    assert _beside_a_worker(code) == [True, True, True, True]
+    assert beside_a_worker(code) == [True, True, True, True]
 
 
 def test_dtensor_with_a_tape_outside() -> None:

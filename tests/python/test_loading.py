@@ -194,7 +194,7 @@ def test_environment_lets_the_import_pass_without_libraries(tmp_path: Path) -> N
 
 def _import_error(packages: Path, before: str = "") -> str:
     """The message of the ImportError that importing the package raises."""
-    process = run(before + "\nimport nv_norms_rewriter\n", packages=packages)
+    process = run(before + "\nimport nv_norms_rewriter\n", packages=packages, fork=not before)
     assert process.returncode == 1, process.stderr
     last = process.stderr.strip().splitlines()[-1]
     assert last.startswith("nv_norms_rewriter._library.LoadError: "), process.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -48,15 +49,23 @@ def fused_nodes(graph_def: v1.GraphDef) -> list[v1.NodeDef]:
     return [n for n in graph_def.node if n.op in FUSED]
 
 
-def run(graph_def: v1.GraphDef, feeds: Mapping[str, object], fetch="y:0", cpus: int = 1):
-    """Runs the graph with every optimizer off."""
+@functools.lru_cache(maxsize=4)
+def _session(serialized: bytes, cpus: int) -> v1.Session:
     config = v1.ConfigProto(device_count={"CPU": cpus})
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     config.graph_options.optimizer_options.opt_level = v1.OptimizerOptions.L0
     with tf.Graph().as_default() as graph:
-        tf.import_graph_def(graph_def, name="")
-        with v1.Session(graph=graph, config=config) as session:
-            return session.run(fetch, {f"{name}:0": value for name, value in feeds.items()})
+        tf.import_graph_def(v1.GraphDef.FromString(serialized), name="")
+        return v1.Session(graph=graph, config=config)
+
+
+def run(graph_def: v1.GraphDef, feeds: Mapping[str, object], fetch="y:0", cpus: int = 1):
+    """Runs the graph with every optimizer off; `fetch` may be a list.
+
+    The latest graphs are kept: to import one takes ten times as long as to run it.
+    """
+    session = _session(graph_def.SerializeToString(deterministic=True), cpus)
+    return session.run(fetch, {f"{name}:0": value for name, value in feeds.items()})
 
 
 def check(

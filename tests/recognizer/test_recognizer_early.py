@@ -6,11 +6,8 @@ one that is, and comes nowhere else.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import numpy as np
+import processes
 import pytest
 import tensorflow as tf
 from recognizer_graphs import v1
@@ -294,13 +291,8 @@ graphs = context.export_run_metadata().function_graphs
 print("ops", *{n.op for g in graphs for p in g.partition_graphs for n in p.node})
 """
     name, value = switch.split("=")
-    out = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {name: value},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    ops = out.split("ops", 1)[1].split()
+    process = processes.run(program, **{name: value})
+    assert process.returncode == 0, process.stderr
+    ops = process.stdout.split("ops", 1)[1].split()
     assert "Mean" in ops or "_MklFusedInstanceNorm" in ops
     assert "Snapshot" not in ops

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +10,6 @@ import pytest
 import tensorflow as tf
 import traced_activations
 from traced import SHAPE, Layer
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "ops"))  # formulas, support
 
 
 @pytest.fixture(scope="session")

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
-
 from processes import result
 
 # XLA's own number, which a flag may name, too.

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from processes import result
 
 import nv_norms_rewriter
 import oracle
 from nv_norms_rewriter import _saving
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "python"))
-
-from processes import result  # noqa: E402
 
 __all__ = [
     "EPSILON",
