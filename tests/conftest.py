@@ -13,6 +13,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 # TensorFlow has oneDNN on or off by the CPU it runs on; its remapper makes oneDNN's norms of some
 # graphs only if it is on, and tests look at what becomes of these.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+# Else the first of several processes takes a GPU's whole memory.
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 
 def _why_no_gpu() -> str:

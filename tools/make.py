@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 
 import bazel
@@ -20,8 +19,14 @@ from steps import ROOT, WORK, StepError, run, say
 
 _FORMATTED = (".cc", ".h", ".cu", ".cuh")
 
-# About half of the tests' time.
-_BESIDE = ("tests/nv_norms", "tests/python", "tests/training", "tests/xla/test_trace_keras.py")
+# As many processes as processors, but for their memory; a file's tests share what it has made.
+# Files in the order of their names, as the longest ones have few tests, which would come last.
+_SIDE_BY_SIDE = (
+    "--numprocesses=auto",
+    "--maxprocesses=8",
+    "--dist=loadfile",
+    "--no-loadscope-reorder",
+)
 
 
 def build(config: str = "development") -> None:
@@ -47,20 +52,7 @@ def test() -> None:
     """Lint and all tests."""
     build()
     _check_format()
-    # Two halves at once: TensorFlow leaves one of two processors idle in either.
-    pytest = [str(environment.PYTHON), "-m", "pytest"]
-    with tempfile.TemporaryFile("w+") as apart:
-        beside = subprocess.Popen([*pytest, *_BESIDE], cwd=ROOT, stdout=apart, stderr=apart)
-        try:
-            status = _status([*pytest, "tests", *(f"--ignore={path}" for path in _BESIDE)])
-        finally:
-            beside_status = _exit_status(beside.wait())
-        apart.seek(0)
-        say(f"{', '.join(_BESIDE)}, which ran beside the others:")
-        sys.stdout.write(apart.read())
-        sys.stdout.flush()
-    if status or beside_status:
-        sys.exit(status or beside_status)
+    _hand_over([str(environment.PYTHON), "-m", "pytest", *_SIDE_BY_SIDE])
 
 
 def bench() -> None:
@@ -109,18 +101,9 @@ def clean() -> None:
 
 def _hand_over(command: list[str]) -> None:
     """Runs a command whose output is what the user came for."""
-    status = _status(command)
+    status = subprocess.run(command, cwd=ROOT).returncode
     if status != 0:
-        sys.exit(status)
-
-
-def _status(command: list[str]) -> int:
-    return _exit_status(subprocess.run(command, cwd=ROOT).returncode)
-
-
-def _exit_status(returncode: int) -> int:
-    """As a shell has it, of a process that a signal ended too."""
-    return returncode if returncode >= 0 else 128 - returncode
+        sys.exit(status if status > 0 else 128 - status)  # as a shell has it after a signal
 
 
 def _sources() -> Iterator[str]:

@@ -16,6 +16,7 @@ DEVELOPMENT = {
     "keras-hub": "0.32.0",  # BertBackbone and the other real models of the demo and the corpus
     "tf-keras": "2.21.0",  # Keras 2's spellings of the layers
     "pytest": "9.2.0",  # runs tests/
+    "pytest-xdist": "3.8.0",  # runs them side by side
     "ruff": "0.17.5",  # lints and formats Python
     "clang-format": "23.1.5",  # formats C++ and CUDA; versions differ in what they do
     "setuptools": "84.2.1",  # makes the wheel

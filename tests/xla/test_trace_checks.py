@@ -79,7 +79,7 @@ def test_shape_that_is_known_anyway(rng, norm: Callable, known, ensured, jit: bo
         ((None, 16), [6, 16], _centred),
         ((None, 16), [6, 16], _root),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_check_that_may_fail_must_not_fuse(rng, norm: Callable, known, ensured, jit: bool) -> None:
     function = tf.function(
