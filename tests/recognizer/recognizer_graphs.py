@@ -99,18 +99,18 @@ def stock_and_fused(
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """What a function gives with the rewriter off, and on, which the report then tells of alone.
 
-    `jit`: compiled by XLA, where all that is found is fused.
+    `jit`: the latter compiled by XLA, where all that is found is fused.
     """
 
-    def results() -> list[np.ndarray]:
+    def results(jit: bool) -> list[np.ndarray]:
         function = tf.function(step, input_signature=signature, jit_compile=jit)
         return [each.numpy() for each in function(*map(tf.constant, values))]
 
     with nv_norms_rewriter.disabled():
-        stock = results()
+        stock = results(jit=False)
     nv_norms_rewriter.clear_report()
     nv_norms_rewriter.configure(xla="all")
     try:
-        return stock, results()
+        return stock, results(jit)
     finally:
         nv_norms_rewriter.configure(xla="auto")
