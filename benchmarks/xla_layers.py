@@ -77,8 +77,8 @@ class Case:
     links: int = 1
 
 
-def cases(what: str, small: bool) -> list[Case]:
-    """small: the same with tensors that a CPU manages, to see that it runs."""
+def cases(what: str, quick: bool) -> list[Case]:
+    """quick: the same with tensors that a CPU manages, to see that it runs."""
     types = ("float32", "bfloat16")
     found = []
     for backward in (True, False):
@@ -143,7 +143,7 @@ def cases(what: str, small: bool) -> list[Case]:
             for near in ("", "activation inside"):
                 for dtype in types:
                     found += [Case("instance", s, dtype, backward, near) for s in SMALL_SAMPLES]
-    if small:
+    if quick:
         found = [dataclasses.replace(c, shape=tiny(c)) for c in found]
     return [dataclasses.replace(c, links=links(c)) for c in found]
 
@@ -357,7 +357,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", help='of these only: "layer", "group 32 first", ...')
     parser.add_argument("--part", default="1/1", help="the second of three parts: 2/3")
     parser.add_argument("--out", type=pathlib.Path)
-    parser.add_argument("--small", action="store_true", help="tiny tensors, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="tiny tensors, to see that it runs")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after so long")
     options = parser.parse_args()
     start = time.perf_counter()
@@ -366,7 +366,7 @@ def main() -> None:
         "| fused GB/s | spread | apart |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    todo = [case for what in options.what for case in cases(what, options.small)]
+    todo = [case for what in options.what for case in cases(what, options.quick)]
     todo = [case for case in todo if not options.kinds or case.kind in options.kinds]
     # What is cut at the end is what matters least.
     todo.sort(key=lambda c: (not c.backward, c.neighbours != ""))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
-from processes import PACKAGES, ROOT, result
+from processes import ROOT, result, run
 
 PAGES = ["docs/normalizations.md", "docs/remapper.md"]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -45,14 +43,7 @@ def test_the_code_of_the_readme_runs_and_fuses() -> None:
 
 
 def _run(page: str, code: str, given: str = "") -> str:
-    program = f"{given}\nexec(compile({code!r}, {page!r}, 'exec'))"
-    process = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        cwd=PACKAGES,
-        timeout=300,
-    )
+    process = run(f"{given}\nexec(compile({code!r}, {page!r}, 'exec'))")
     assert process.returncode == 0, process.stderr[-4000:]
     return process.stdout
 
