@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -113,135 +112,6 @@ def test_size_that_only_the_data_tell(layer: Layer, x: tf.Tensor) -> None:
     close(function(x, [True, False, True]), layer.exact(x.numpy()[[0, 2]]))
 
 
-def test_tape_inside(layer: Layer, x: tf.Tensor, dy: tf.Tensor) -> None:
-    @tf.function(jit_compile=True, autograph=False)
-    def function(x: tf.Tensor) -> list[tf.Tensor]:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = layer(x)
-        return tape.gradient(y, [x, layer.gamma, layer.beta], output_gradients=dy)
-
-    for actual, exact in zip(function(x), layer.exact_gradients(x, dy), strict=True):
-        close(actual, exact)
-
-
-def check_differentiated(
-    layer: Layer, function: Any, x: tf.Tensor, dy: tf.Tensor, persistent: bool = False
-) -> None:
-    """`function`, which computes the layer, and what a tape outside of it makes of that."""
-    with tf.GradientTape(persistent=persistent) as tape:
-        tape.watch(x)
-        y = function(x)
-    close(y, layer.exact(x))
-    gradients = tape.gradient(y, [x, layer.gamma, layer.beta], output_gradients=dy)
-    for actual, exact in zip(gradients, layer.exact_gradients(x, dy), strict=True):
-        close(actual, exact)
-
-
-@pytest.mark.parametrize("persistent", [False, True])
-def test_tape_outside(
-    layer: Layer,
-    x: tf.Tensor,
-    dy: tf.Tensor,
-    persistent: bool,
-    made_for_tapes: Callable[[], set[str]],
-) -> None:
-    function = tf.function(lambda x: layer(x), jit_compile=True, autograph=False)
-    check_differentiated(layer, function, x, dy, persistent)
-    assert "FusedLayerNormGrad" in made_for_tapes()
-
-
-@pytest.fixture
-def made_for_tapes() -> Callable[[], set[str]]:
-    """Tells the fused ops in the backward functions that the runtime has got since."""
-    from tensorflow.python.eager import context
-
-    runtime = context.context()
-
-    def backward_functions() -> set[Any]:
-        return {name for name in runtime.list_function_names() if "__backward_" in str(name)}
-
-    before = backward_functions()
-
-    def ops() -> set[str]:
-        made = backward_functions() - before
-        nodes = [node for name in made for node in runtime.get_function_def(name).node_def]
-        return {node.op for node in nodes if node.op.startswith("Fused")}
-
-    return ops
-
-
-@pytest.mark.parametrize("nested", [False, True])
-def test_tape_outside_of_an_ordinary_function(
-    layer: Layer,
-    x: tf.Tensor,
-    dy: tf.Tensor,
-    nested: bool,
-    made_for_tapes: Callable[[], set[str]],
-) -> None:
-    function = inner = tf.function(lambda x: layer(x), autograph=False)
-    if nested:
-        function = tf.function(lambda x: inner(x), autograph=False)
-    close(function(x), layer.exact(x))
-    assert not made_for_tapes()
-    check_differentiated(layer, function, x, dy)
-    assert found(where="tape") == 1 and made_for_tapes() == {"FusedLayerNormGrad"}
-    for fetch in (function, function.get_concrete_function(x)):
-        close(fetch(x), layer.exact(x))
-    with tf.GradientTape() as outer:
-        outer.watch(x)
-        with tf.GradientTape() as inner_tape:
-            inner_tape.watch(x)
-            y = function(x)
-        dx = inner_tape.gradient(y, x, output_gradients=dy)
-    close(dx, layer.exact_gradients(x, dy)[0])
-    assert outer.gradient(dx, x).shape == x.shape
-
-
-def test_tapes_in_tapes(
-    layer: Layer, x: tf.Tensor, dy: tf.Tensor, rng: np.random.Generator
-) -> None:
-    function = tf.function(lambda x: layer(x), jit_compile=True, autograph=False)
-    into = rng.normal(size=SHAPE)
-    with tf.GradientTape() as outer:
-        outer.watch([x, dy])
-        with tf.GradientTape() as inner:
-            inner.watch(x)
-            y = function(x)
-        dx = inner.gradient(y, x, output_gradients=dy)
-        total = tf.reduce_sum(dx * tf.constant(into, tf.float32))
-    assert found() == 1
-    point = [x, dy, layer.gamma]
-    gradients = [g.numpy().astype(np.float64) for g in outer.gradient(total, point)]
-
-    def exact(x: np.ndarray, dy: np.ndarray, gamma: np.ndarray) -> float:
-        return np.sum(oracle.backward(dy, x, gamma, (2,), (2,), EPSILON).dx * into)
-
-    at = [value.numpy().astype(np.float64) for value in point]
-    for i, gradient in enumerate(gradients):
-        step = [np.zeros_like(value) for value in at]
-        step[i] = 1e-6 * rng.normal(size=at[i].shape)
-        ahead, behind = (
-            exact(*[value + sign * s for value, s in zip(at, step, strict=True)])
-            for sign in (1, -1)
-        )
-        along = np.sum(gradient * step[i])
-        assert along == pytest.approx(
-            (ahead - behind) / 2, rel=1e-4, abs=1e-4 * np.abs(step[i]).max()
-        )
-
-
-def test_forward_accumulator(layer: Layer, x: tf.Tensor, dy: tf.Tensor) -> None:
-    function = tf.function(lambda x: layer(x), jit_compile=True, autograph=False)
-    with tf.autodiff.ForwardAccumulator(x, dy) as accumulator:
-        y = function(x)
-    assert found() >= 1
-    step = 1e-6 * dy.numpy().astype(np.float64)
-    at = x.numpy().astype(np.float64)
-    exact = (layer.exact(at + step) - layer.exact(at - step)) / 2e-6
-    np.testing.assert_allclose(accumulator.jvp(y), exact, 1e-4, 1e-4 * np.abs(exact).max())
-
-
 def test_function_in_a_function(layer: Layer, x: tf.Tensor, dy: tf.Tensor) -> None:
     inner = tf.function(lambda x: layer(x), autograph=False)
 
@@ -292,14 +162,6 @@ def test_branches(layer: Layer, x: tf.Tensor, dy: tf.Tensor) -> None:
     assert found() == 2
     graph = function.get_concrete_function(x, tf.constant(True)).graph
     assert ops_in(graph) == {"FusedLayerNorm", "FusedLayerNormGrad"}
-
-
-def test_branches_with_the_tape_outside(layer: Layer, x: tf.Tensor, dy: tf.Tensor) -> None:
-    @tf.function(jit_compile=True, autograph=False)
-    def function(x: tf.Tensor, positive: tf.Tensor) -> tf.Tensor:
-        return tf.cond(positive, lambda: layer(x), lambda: layer(2.0 * x))
-
-    check_differentiated(layer, lambda x: function(x, tf.constant(True)), x, dy)
 
 
 def test_cases_and_maps(layer: Layer, x: tf.Tensor) -> None:
