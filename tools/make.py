@@ -19,11 +19,11 @@ from steps import ROOT, WORK, StepError, run, say
 
 _FORMATTED = (".cc", ".h", ".cu", ".cuh")
 
-# As many processes as processors, but for their memory; a file's tests share what it has made.
-# Files in the order of their names, as the longest ones have few tests, which would come last.
+# A process for each processor, at most four, as each takes 3 GB; a file's tests share what it has
+# made. In the order of their names, as files of few tests, which would come last, take longest.
 _SIDE_BY_SIDE = (
     "--numprocesses=auto",
-    "--maxprocesses=8",
+    "--maxprocesses=4",
     "--dist=loadfile",
     "--no-loadscope-reorder",
 )
