@@ -27,13 +27,13 @@ def _fresh_report():
 
 def run(traced, *args):
     """(result, ops of the graph that ran) of a function that runs for the first time."""
-    context.enable_run_metadata()
+    # disable_run_metadata() would go on to collect graphs, in the tests of other files.
+    context.context().enable_graph_collection()
     try:
-        context.export_run_metadata()  # of others
         result = traced(*args)
-        graphs = context.export_run_metadata().function_graphs
     finally:
-        context.disable_run_metadata()
+        graphs = context.export_run_metadata().function_graphs
+        context.context().disable_graph_collection()
     partitions = [p for g in graphs for p in g.partition_graphs]
     bodies = [f.node_def for p in partitions for f in p.library.function]
     return result, [n.op for nodes in [p.node for p in partitions] + bodies for n in nodes]

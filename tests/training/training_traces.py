@@ -46,8 +46,8 @@ def optimized(function, arrays: Sequence[np.ndarray]) -> v1.GraphDef:
     context.context().enable_graph_collection()
     try:
         function(*[tf.constant(array) for array in arrays])
-        metadata = context.context().export_run_metadata()
     finally:
+        metadata = context.context().export_run_metadata()
         context.context().disable_graph_collection()
     return max(metadata.partition_graphs, key=lambda graph: len(graph.node))
 
