@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import nv_norms_rewriter
-from nv_norms_rewriter import Record, Report, _records
+from nv_norms_rewriter import Record, Report, _process, _records
 
 FUSED = Record(
     kind="layer_norm",
@@ -32,8 +32,9 @@ REFUSED = dataclasses.replace(
 
 
 @pytest.fixture(autouse=True)
-def _empty_report() -> None:
+def _empty_report(monkeypatch: pytest.MonkeyPatch) -> None:
     nv_norms_rewriter.clear_report()
+    monkeypatch.setitem(_process.state(), "notices", [])
 
 
 def _layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
