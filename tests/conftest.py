@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import zlib
 from collections.abc import Iterator
 
@@ -56,14 +57,11 @@ def device(request: pytest.FixtureRequest) -> str:
     return f"/device:{request.param}:0"
 
 
-@pytest.fixture
-def whole_float32() -> Iterator[None]:
-    """Without the ten bits that a GPU's matrix products and convolutions keep of a factor."""
-    import tensorflow as tf
-
-    tf.config.experimental.enable_tensor_float_32_execution(False)
-    yield
-    tf.config.experimental.enable_tensor_float_32_execution(True)
+@pytest.fixture(autouse=True, scope="session")
+def whole_float32() -> None:
+    """Without it, a GPU's products and convolutions of float32 keep ten bits of a factor."""
+    if tensorflow := sys.modules.get("tensorflow"):
+        tensorflow.config.experimental.enable_tensor_float_32_execution(False)
 
 
 @pytest.fixture

@@ -266,7 +266,9 @@ def test_integers_become_float32(dtype: str) -> None:
     expected = oracle.layer_norm(x.astype(np.float64)).y
     assert_close(y, expected, "float32", "y")
     stock = keras.layers.LayerNormalization()(x)
-    np.testing.assert_array_equal(stock, expected.astype(dtype))  # Keras cuts off the fractions
+    # Keras cuts off the fractions; what an unsigned type makes of -1.3 is another on a GPU.
+    ours = expected > -1 if dtype == "uint8" else np.full(x.shape, True)
+    np.testing.assert_array_equal(np.asarray(stock)[ours], expected[ours].astype(dtype))
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -27,6 +27,14 @@ _READ_LATER = ("NV_NORMS_", "CUDA_VISIBLE_DEVICES", "XLA_FLAGS", "TF_XLA_FLAGS")
 _SECONDS = 300
 
 
+def variables_for(packages: Path = PACKAGES) -> dict[str, str]:
+    """The environment of a process that finds `packages`, with the rewriter on."""
+    clean = {name: value for name, value in os.environ.items() if name != "NV_NORMS_REWRITER"}
+    # What else is on the path may be where TensorFlow lies.
+    path = os.pathsep.join(filter(None, [str(packages), clean.get("PYTHONPATH")]))
+    return {**clean, "PYTHONPATH": path}
+
+
 def run(
     code: str,
     *arguments: object,
@@ -39,10 +47,7 @@ def run(
     Without `fork`, or with variables that TensorFlow may read when it is imported, the process is
     an interpreter that has imported nothing.
     """
-    clean = {name: value for name, value in os.environ.items() if name != "NV_NORMS_REWRITER"}
-    # What else is on the path may be where TensorFlow lies.
-    path = os.pathsep.join(filter(None, [str(packages), clean.get("PYTHONPATH")]))
-    variables = {**clean, "PYTHONPATH": path, **environment}
+    variables = {**variables_for(packages), **environment}
     command = ["-c", *map(str, arguments)]
     code = textwrap.dedent(code)
     if fork and all(name.startswith(_READ_LATER) for name in environment):

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import PACKAGES, ROOT
+from processes import ROOT, variables_for
 
 
 def _run(name: str, *arguments: object) -> str:
@@ -23,7 +23,7 @@ def _run(name: str, *arguments: object) -> str:
         capture_output=True,
         text=True,
         timeout=600,
-        env={**os.environ, "PYTHONPATH": str(PACKAGES), "CUDA_VISIBLE_DEVICES": ""},
+        env={**variables_for(), "CUDA_VISIBLE_DEVICES": ""},
     )
     assert process.returncode == 0, process.stdout + process.stderr
     return process.stdout

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 
-from processes import PACKAGES, ROOT
+from processes import ROOT, variables_for
 
 
 def test_every_layer_normalization_is_fused_and_as_close() -> None:
@@ -16,7 +15,7 @@ def test_every_layer_normalization_is_fused_and_as_close() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(PACKAGES)},
+        env=variables_for(),
     )
     assert process.returncode == 0, process.stdout + process.stderr
     got = json.loads(process.stdout.splitlines()[-1])

@@ -43,7 +43,9 @@ def test_the_code_of_the_readme_runs_and_fuses() -> None:
 
 
 def _run(page: str, code: str, given: str = "") -> str:
-    process = run(f"{given}\nexec(compile({code!r}, {page!r}, 'exec'))")
+    # As the pages show it, on a CPU.
+    code = f"{given}\nexec(compile({code!r}, {page!r}, 'exec'))"
+    process = run(code, CUDA_VISIBLE_DEVICES="")
     assert process.returncode == 0, process.stderr[-4000:]
     return process.stdout
 

@@ -5,14 +5,13 @@ keras_model.py has a test of its own (test_demo.py).
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from processes import PACKAGES, ROOT
+from processes import ROOT, variables_for
 
 COVERED_ELSEWHERE = {"keras_model.py"}
 TESTED = {
@@ -31,7 +30,7 @@ def _run(name: str, *arguments: str) -> str:
         capture_output=True,
         text=True,
         timeout=300,
-        env={**os.environ, "PYTHONPATH": str(PACKAGES)},
+        env=variables_for(),
     )
     assert process.returncode == 0, process.stdout + process.stderr
     return process.stdout

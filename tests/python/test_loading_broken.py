@@ -133,6 +133,7 @@ report = nv_norms_rewriter.report()
 print(json.dumps([right(y), len(report), list(report.notices), str(report)]))
 """,
         NV_NORMS_REWRITER="0",
+        CUDA_VISIBLE_DEVICES="",
     )
     assert got[:2] == [True, 1]
     notice = "normalizations on a GPU stay as they are: driver supports CUDA 12.4"

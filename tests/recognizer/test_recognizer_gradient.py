@@ -320,7 +320,6 @@ def test_dy_that_is_transposed_once_for_each_reader(rng) -> None:
             np.testing.assert_allclose(one, want, 5e-5, 5e-5)
 
 
-@pytest.mark.usefixtures("whole_float32")
 def test_rows_that_are_a_matrix_where_the_rank_is_unknown(rng) -> None:
     """A dense layer behind the norm gives a matrix for dy; x has more axes."""
     values = _values(rng, (2, 3, 8))

@@ -102,9 +102,12 @@ def test_norms_of_a_model_compute_only_y_and_dx_in_full(rng, case: Case, policy:
         stock = of_norms(trace(make(), [*inputs, target]))
     fused = of_norms(trace(make(), [*inputs, target]))
     assert len(stock) > 3 * len(sizes)
-    assert {tensor.op for tensor in fused} <= {
+    ours = {
         f"Fused{kind}Norm{grad}" for kind in ("Layer", "Group", "Instance") for grad in ("", "Grad")
-    }, fused
+    }
+    if tf.config.list_physical_devices("GPU"):
+        ours.add("Transpose")  # of the layout pass, to or from a convolution; tests/layout counts
+    assert {tensor.op for tensor in fused} <= ours, fused
 
 
 # Slow, though quick: how much lives at once depends on which of two independent ops TensorFlow's

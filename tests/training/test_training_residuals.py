@@ -184,7 +184,6 @@ def test_activation_after_the_norm(rng, norm: Norm) -> None:
     _check(rng, norm, layer, loss, variables, [x, dy], norm.backward(dy * positive, x, values))
 
 
-@pytest.mark.usefixtures("whole_float32")
 def test_group_norm_and_silu_in_a_residual_block(rng) -> None:
     """The block of a diffusion model: x + conv(silu(group_norm(x)))."""
     x, dy = normal(rng, *GROUP.shape), normal(rng, *GROUP.shape)

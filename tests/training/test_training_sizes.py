@@ -22,7 +22,6 @@ FRONTS = {
 }
 
 
-@pytest.mark.usefixtures("whole_float32")
 @pytest.mark.parametrize("front", FRONTS)
 @pytest.mark.parametrize("norm", [GROUPS, -1, "layer"], ids=str)
 def test_norm_behind_a_layer_without_bias(rng, front: str, norm: int | str) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 import nv_norms_rewriter
 
+tf.config.experimental.enable_tensor_float_32_execution(False)
 tf.config.optimizer.set_jit(True)
 random = np.random.default_rng(71)
 x, w = (random.normal(1.0, 2.0, shape).astype(np.float32) for shape in ((16, 8), (8, 8)))

@@ -28,7 +28,6 @@ def _step(norm: Callable, gamma: tf.Variable) -> Callable:
     return step
 
 
-@pytest.mark.usefixtures("whole_float32")
 def test_heads_of_a_product(rng: np.random.Generator) -> None:
     """As a query's norm: [batch, time] are taken from the tensor, and the heads change places."""
     gamma = tf.Variable(rng.uniform(0.5, 2.0, 8).astype(np.float32))
