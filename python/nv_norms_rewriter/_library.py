@@ -138,6 +138,7 @@ class Core:
                 [text, ctypes.c_size_t, text, text, ctypes.c_int, ctypes.c_int]
                 + [to(pointer), to(ctypes.c_size_t), to(pointer), to(pointer)],
             ),
+            "NvNormsConvolutionFormat": (text, []),
             "NvNormsCudaDriver": (ctypes.c_int, [to(pointer)]),
             "NvNormsCudaDevices": (ctypes.c_int, [to(pointer)]),
             "NvNormsFree": (None, [pointer]),
@@ -180,6 +181,10 @@ class Core:
     def cpu_target(self) -> tuple[bool, str]:
         """Whether the CPU kernels can do what the environment asks for; if not, a sentence why."""
         return self._ask(self._c.NvNormsCpuTarget)
+
+    def convolution_format(self) -> str:
+        """The format that XLA's flags give all convolutions on a GPU: "N...C", "NC..." or ""."""
+        return self._c.NvNormsConvolutionFormat().decode()
 
     def cuda_driver(self) -> tuple[bool, str]:
         """Whether the GPU kernels can run on this machine's driver; if not, a sentence why.

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _trace_describe
+from . import _library, _trace_describe
 
 # Of a fused op, read by kernels/xla/placement.h.
 _CALL_FORMAT = "_nv_norms_call_format"
@@ -79,6 +79,8 @@ def _of_convolutions(rank: int | None, dtype: tf.DType) -> str | None:
     """What XLA prefers for a convolution, as its layout_assignment.cc of GPUs says."""
     if rank is None or rank < 4:
         return None
+    if forced := _library.core().convolution_format():
+        return forced
     first = rank > 4 or dtype == tf.float64 or (dtype == tf.float32 and _oldest() < (9, 0))
     return "NC..." if first else "N...C"
 

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from processes import result
 from traced import EPSILON, found
 
 import nv_norms
@@ -141,6 +142,38 @@ def test_images_as_the_gpu_has_convolutions(
         x = conv(tf.zeros((2, 5, 5, 6), dtype))
         got = _trace_layout.call_format(x, [tf.identity(x)], data_format, "GPU")
     assert got == expected
+
+
+FORCED = """
+import json
+import tensorflow as tf
+import nv_norms_rewriter
+from nv_norms_rewriter import _trace_layout
+
+def format_behind(shape, dtype, data_format):
+    with tf.Graph().as_default():
+        kernel = tf.ones([1] * (len(shape) - 2) + [6, 6], dtype)
+        x = tf.nn.convolution(tf.zeros(shape, dtype), kernel)
+        return _trace_layout.call_format(x, [], data_format, "GPU")
+
+print(json.dumps(["".join(sorted({
+    format_behind(shape, dtype, data_format)
+    for dtype in (tf.float16, tf.float32, tf.float64) for data_format in ("N...C", "NC...")
+})) for shape in ((2, 4, 5, 6), (2, 4, 3, 5, 6))]))
+"""
+NCHW, NHWC = (f"--xla_gpu_force_conv_{name}=true" for name in ("nchw", "nhwc"))
+
+
+@pytest.mark.parametrize(
+    "flags, expected", [(NCHW, "NC..."), (NHWC, "N...C"), (f"{NHWC} {NCHW}", "NC...")]
+)
+def test_images_and_volumes_as_xlas_flags_say(flags: str, expected: str) -> None:
+    assert result(FORCED, XLA_FLAGS=flags)[0] == [expected, expected]
+
+
+def test_other_flags_say_nothing_of_it() -> None:
+    formats = result(FORCED, XLA_FLAGS="--xla_gpu_autotune_level=0")[0]
+    assert formats == ["N...CNC...", "NC..."]  # images in float64 as volumes
 
 
 @pytest.mark.parametrize("shape", [None, (None, None, None, None, 6)], ids=str)
