@@ -7,14 +7,15 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "plugin/activations/candidates.h"
 #include "plugin/activations/take_in.h"
 #include "plugin/casts/take_in.h"
+#include "plugin/describe.h"
 #include "plugin/edit.h"
 #include "plugin/edit_steps.h"
+#include "plugin/fused_before.h"
 #include "plugin/graph/accumulation.h"
 #include "plugin/graph/devices.h"
 #include "plugin/graph/fused_ops.h"
@@ -27,12 +28,10 @@
 #include "plugin/recognizer/backward.h"
 #include "plugin/recognizer/dy_candidates.h"
 #include "plugin/recognizer/forward.h"
-#include "plugin/recognizer/likely_kind.h"
 #include "plugin/recognizer/lone_gradient.h"
 #include "plugin/recognizer/ops.h"
 #include "plugin/recognizer/statistics.h"
 #include "plugin/work.h"
-#include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/logging.h"
 
 namespace nv_norms {
@@ -42,26 +41,22 @@ namespace {
 // each round fuses one of them at least.
 constexpr int kMaxRounds = 8;
 
-std::string Joined(const std::vector<int>& axes) {
-  std::string text;
-  for (int axis : axes) text += (text.empty() ? "" : ",") + std::to_string(axis);
-  return text;
-}
-
 class Remapper {
  public:
   Remapper(GraphView* view, Shapes* shapes, const RemapperOptions& options,
            std::vector<Record>* records)
-      : view_(view), shapes_(shapes), options_(options), records_(records) {
+      : view_(view),
+        shapes_(shapes),
+        options_(options),
+        records_(records),
+        fused_before_(*view),
+        describer_(*view, *shapes, options.graph_name) {
     keep_ = [this](int node) { return options_.preserve.count(view_->name(node)) > 0; };
     keep_with_operands_ = [this](int node) { return keep_(node) || operands_.count(node) > 0; };
   }
 
   bool Run(const std::vector<int>& anchors) {
     view_->MarkLive([this](int node) { return keep_(node) || !IsPure(view_->op(node)); });
-    for (int node = 0; node < view_->num_nodes(); ++node) {
-      if (IsFusedForward(view_->op(node))) fused_before_.insert(node);
-    }
     bool changed = false;
     for (int anchor : anchors) {
       std::set<int> settled;
@@ -84,7 +79,7 @@ class Remapper {
   Outcome FuseAt(int anchor, bool first, Outcome before, std::set<int>* settled) {
     Reason reason = Reason::kNotANormalization;
     const auto meanings = FindStatistics(*view_, *shapes_, anchor, &reason);
-    if (first && AlreadyFused(meanings)) return Outcome::kNothing;
+    if (first && fused_before_.Normalizes(meanings)) return Outcome::kNothing;
     for (const Statistics& statistics : meanings) {
       Reason why_not = Reason::kNone;
       const auto matches = FindMatches(statistics, settled, &why_not);
@@ -109,7 +104,7 @@ class Remapper {
       if (reason == Reason::kNoOutput || reason == Reason::kNone) reason = why_not;
     }
     if (first && !meanings.empty() && FuseLone(meanings[0])) return Outcome::kFused;
-    const bool left_over = reason == Reason::kNoOutput && IsRootOfFused(meanings);
+    const bool left_over = reason == Reason::kNoOutput && fused_before_.HasRoot(meanings);
     if (first && !left_over) Refuse(anchor, meanings, reason);
     return Outcome::kNothing;
   }
@@ -152,37 +147,6 @@ class Remapper {
     RemoveUnread(view_, operands, keep_);
   }
 
-  Record RecordOf(const ForwardMatch& match) const {
-    Record record;
-    record.kind = KindName(match.problem.kind);
-    record.axes = match.problem.axes;
-    record.epsilon = match.statistics.epsilon;
-    record.dtype = tensorflow::DataTypeString(shapes_->Get(match.x).dtype);
-    record.device = view_->def(match.y.node).device();
-    record.graph = options_.graph_name;
-    record.goes_on = match.goes_on();
-    return record;
-  }
-
-  // " label=name" for each tensor that is there; their names also go into `names`.
-  std::string Listed(const std::vector<std::pair<const char*, TensorId>>& tensors,
-                     std::vector<std::string>* names) const {
-    std::string text;
-    for (const auto& [label, tensor] : tensors) {
-      if (!tensor.valid()) continue;
-      names->push_back(view_->name(tensor));
-      text += std::string(" ") + label + "=" + view_->name(tensor);
-    }
-    return text;
-  }
-
-  static std::string Attributes(const ForwardMatch& match) {
-    const int64_t groups = match.problem.groups;
-    return absl::StrCat(" epsilon=", match.statistics.epsilon, " axes=[",
-                        Joined(match.problem.axes), "]",
-                        groups > 0 ? absl::StrCat(" groups=", groups) : "");
-  }
-
   void Fuse(const ForwardMatch& match) {
     // All are found before anything is changed.
     const bool here = HasGradient(*view_, match.statistics.anchor);
@@ -192,27 +156,20 @@ class Remapper {
     if (here && found.empty()) found = FindTransposed(match);
     const auto gradients = Sound(match, found, &refusal);
     const std::string anchor = view_->name(match.statistics.anchor.node);
-    const Record blank = RecordOf(match);
+    Described norm = describer_.Forward(match);
+    Record left = describer_.LeftBackward(match);
     const auto described = Describe(match, gradients);
-    Record record = blank;
-    const std::string read =
-        Listed({{"x", match.x}, {"gamma", match.gamma}, {"beta", match.beta}}, &record.inputs);
-    record.outputs = {view_->name(match.y)};
     for (const BackwardMatch& gradient : gradients) Keep({gradient.dy, gradient.gamma});
     const int fused = ApplyForward(view_, shapes_, match, keep_with_operands_);
-    VLOG(2) << "Fuse " << anchor << " ... " << record.outputs[0] << " into " << OpName(match) << " "
-            << view_->name(fused) << ":" << read << Attributes(match)
+    VLOG(2) << "Fuse " << anchor << " ... " << norm.record.outputs[0] << " into " << OpName(match)
+            << " " << view_->name(fused) << ":" << norm.tensors << DescribeAttributes(match)
             << (match.goes_on() ? " and what goes on beside it" : "");
-    records_->push_back(std::move(record));
+    records_->push_back(std::move(norm.record));
     Apply(match, gradients, described, anchor, fused);
     if (gradients.empty()) {  // a dy that was made for one
       for (const BackwardMatch& each : found) RemoveUnread(view_, {each.dy.node}, keep_);
     }
     if (gradients.empty() && (here || elsewhere || !found.empty())) {
-      Record left = blank;
-      left.direction = "backward";
-      Listed({{"x", match.x}, {"gamma", match.gamma}}, &left.inputs);
-      left.outputs = {anchor};
       LeaveGradient(std::move(left), anchor, refusal);
     }
   }
@@ -258,33 +215,21 @@ class Remapper {
     return sound;
   }
 
-  // A record and a log line for each gradient, while the names are still those of the graph.
-  std::vector<std::pair<Record, std::string>> Describe(
-      const ForwardMatch& match, const std::vector<BackwardMatch>& gradients) const {
-    std::vector<std::pair<Record, std::string>> described;
-    for (const BackwardMatch& gradient : gradients) {
-      Record record = RecordOf(match);
-      record.direction = "backward";
-      record.stops_gradient = gradient.stops_gradient;
-      record.leaves_dx = LeavesDx(*view_, match, gradient);
-      std::string line =
-          Listed({{"dy", gradient.dy}, {"x", match.x}, {"gamma", gradient.gamma}}, &record.inputs);
-      line += Listed({{"dx", gradient.dx}, {"dgamma", gradient.dgamma}, {"dbeta", gradient.dbeta}},
-                     &record.outputs);
-      described.emplace_back(std::move(record), std::move(line));
-    }
+  std::vector<Described> Describe(const ForwardMatch& match,
+                                  const std::vector<BackwardMatch>& gradients) const {
+    std::vector<Described> described;
+    for (const auto& each : gradients) described.push_back(describer_.Backward(match, each));
     return described;
   }
 
   void Apply(const ForwardMatch& match, std::vector<BackwardMatch> gradients,
-             const std::vector<std::pair<Record, std::string>>& described,
-             const std::string& anchor, int fused) {
+             const std::vector<Described>& described, const std::string& anchor, int fused) {
     for (size_t i = 0; i < gradients.size(); ++i) {
       // One before it may have tied what it reads to what it gives.
       const Reason reason =
           CheckBackward(*view_, *shapes_, match, gradients[i], keep_with_operands_);
       if (reason != Reason::kNone) {
-        LeaveGradient(described[i].first, anchor, reason);
+        LeaveGradient(described[i].record, anchor, reason);
         continue;
       }
       const TensorId dx =
@@ -293,8 +238,8 @@ class Remapper {
         PutBeside(gradients[i], dx, &gradients[j]);
       }
       VLOG(2) << "Fuse the gradient of " << anchor << " into " << OpName(match)
-              << "Grad:" << described[i].second << Attributes(match);
-      records_->push_back(described[i].first);
+              << "Grad:" << described[i].tensors << DescribeAttributes(match);
+      records_->push_back(described[i].record);
     }
     if (!gradients.empty()) RemoveUnread(view_, match.core, keep_with_operands_);
   }
@@ -304,43 +249,6 @@ class Remapper {
     VLOG(3) << "Leave the gradient of " << anchor << " as it is: " << ReasonSentence(reason) << " ("
             << ReasonName(reason) << ")";
     records_->push_back(std::move(record));
-  }
-
-  // In the second pass somebody may still read the moments of a norm that the first one fused.
-  bool AlreadyFused(const std::vector<Statistics>& meanings) const {
-    for (const Statistics& statistics : meanings) {
-      const float epsilon = static_cast<float>(statistics.epsilon);
-      for (const Consumer& c : view_->consumers(statistics.x)) {
-        if (fused_before_.count(c.node) > 0 &&
-            view_->GetFloat(c.node, "epsilon", -1.0f) == epsilon) {
-          return true;
-        }
-      }
-    }
-    return false;
-  }
-
-  // Whether a fused op normalizes x, or a view of it, with that epsilon: what is left of its root
-  // serves something else, as the gradient of each sample's gamma.
-  bool IsRootOfFused(const std::vector<Statistics>& meanings) const {
-    for (const Statistics& statistics : meanings) {
-      const float epsilon = static_cast<float>(statistics.epsilon);
-      const TensorId source = BehindViews(statistics.x);
-      for (int node : fused_before_) {
-        if (view_->alive(node) && view_->GetFloat(node, "epsilon", -1.0f) == epsilon &&
-            BehindViews(view_->inputs(node)[0]) == source) {
-          return true;
-        }
-      }
-    }
-    return false;
-  }
-
-  TensorId BehindViews(TensorId tensor) const {
-    while (ClassOf(view_->op(tensor.node)) == OpClass::kView) {
-      tensor = view_->inputs(tensor.node)[0];
-    }
-    return tensor;
   }
 
   bool IsRootOfAll(int anchor, const std::vector<Statistics>& meanings) const {
@@ -364,21 +272,10 @@ class Remapper {
               << ") as it is: " << ReasonSentence(reason);
       return;
     }
-    Record record;
-    record.kind = LikelyKind(*view_, *shapes_, meanings);
-    record.reason = reason;
-    record.outputs = {view_->name(anchor)};
-    if (!meanings.empty()) {
-      record.inputs = {view_->name(meanings[0].x)};
-      record.epsilon = meanings[0].epsilon;
-      record.dtype = tensorflow::DataTypeString(shapes_->Get(meanings[0].x).dtype);
-    }
-    record.device = view_->def(anchor).device();
-    record.graph = options_.graph_name;
     VLOG(3) << "Leave the normalization at " << view_->name(anchor)
             << " as it is: " << ReasonSentence(reason) << " (" << ReasonName(reason) << ")";
     refused_.emplace_back(anchor, records_->size());
-    records_->push_back(std::move(record));
+    records_->push_back(describer_.Left(anchor, meanings, reason));
   }
 
   // A root that is gone was an inner step of a norm that was fused: sqrt(std^2 + epsilon).
@@ -392,7 +289,8 @@ class Remapper {
   Shapes* shapes_;
   const RemapperOptions& options_;
   std::vector<Record>* records_;
-  std::set<int> fused_before_;
+  const FusedBefore fused_before_;
+  const Describer describer_;
   std::set<int> operands_;                       // of matches that are being fused
   std::vector<std::pair<int, size_t>> refused_;  // anchors, and where their records are
   std::function<bool(int)> keep_, keep_with_operands_;
