@@ -5,56 +5,20 @@
 #include <algorithm>
 
 #include "kernels/cuda/activation.cuh"
-#include "kernels/cuda/columns_stream.cuh"
-#include "kernels/cuda/columns_sums.cuh"
-#include "kernels/cuda/kernels.cuh"
-#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/backward_columns_stream_clerks.cuh"
 #include "kernels/cuda/resident.cuh"
 
 namespace nv_norms {
 namespace cuda {
 namespace {
 
-constexpr int kNumbers = 3;  // of a column, e = x - mean: sums of e, dy and dy * e
 constexpr int kPrepareThreads = 256;
-
-// Arrays of the workspace; of the tensor's columns: [n, channels].
-struct StreamWork {
-  unsigned* posted;        // [units]: blocks whose partial sums are there
-  float* means;            // as the forward pass stored them
-  float* scales;           // rstd * gamma
-  float* betas;            // where there is an activation
-  float* partials;         // [units, blocks, kNumbers, columns]
-  ChannelSums* sums;       // [n, channels]
-  XhatLine<float>* lines;  // [statistics]
-  int64_t bytes;
-  int64_t columns;  // n * channels
-
-  StreamWork(const StreamShape& shape, const BackwardProblem& problem, void* workspace) {
-    char* to = static_cast<char*>(workspace);
-    const auto take = [&](auto** at, int64_t count) {
-      using T = std::remove_pointer_t<std::remove_reference_t<decltype(*at)>>;
-      *at = reinterpret_cast<T*>(to);
-      to += Align16(count * static_cast<int64_t>(sizeof(T)));
-    };
-    const ColumnLayout& layout = problem.geometry.columns;
-    columns = layout.n * layout.channels();
-    take(&posted, shape.units);
-    take(&means, columns);
-    take(&scales, columns);
-    take(&betas, columns);
-    take(&partials, int64_t{shape.units} * shape.blocks * kNumbers * shape.columns);
-    take(&sums, columns);
-    take(&lines, problem.geometry.statistics);
-    bytes = to - static_cast<char*>(workspace);
-  }
-};
 
 int64_t SlotBytes(int beside) { return int64_t{kStreamVectors} * (kVectorBytes + beside); }
 
 int64_t ScratchBytes(int columns) {
-  const int64_t entries = int64_t{2} * 4 * kConsumers * kNumbers * columns;
-  const int64_t totals = int64_t{8} * std::max(4 * kClerkThreads, kNumbers * columns);
+  const int64_t entries = int64_t{2} * 4 * kConsumers * kStreamNumbers * columns;
+  const int64_t totals = int64_t{8} * std::max(4 * kClerkThreads, kStreamNumbers * columns);
   const int64_t terms = int64_t{4} * 6 * columns;
   return 8 * kStreamGates + entries + totals + terms;
 }
@@ -83,36 +47,20 @@ __global__ void __launch_bounds__(kPrepareThreads)
 
 // ACT: an activation follows the norm.
 template <typename X, typename D, bool ACT>
-struct Stream : StreamGates {
+struct Stream : GradientClerks {
   static constexpr int kVec = kVectorBytes / sizeof(X);
   static constexpr int kBeside = kVec * sizeof(D);
   static constexpr int kSlotBytes = kStreamVectors * (kVectorBytes + kBeside);
   static constexpr int kItems = kStreamVectors / (32 * kConsumers);  // vectors of a tile, a thread
 
-  const BackwardProblem& problem;
-  const BackwardBuffers& buffers;
-  const StreamWork& work;
-  char* tiles;     // [kStreamSlots]: vectors of x, then of dy
-  double* totals;  // [readers, kNumbers, columns]
-  float* entries;  // [2, kConsumers, kNumbers, columns]
-  float* terms;    // [2, 2, columns]: slope and shift, dx = dy * scale - (x - mean) * slope + shift
-  float* stats;    // [2, columns]: the same of statistics
+  char* tiles;  // [kStreamSlots]: vectors of x, then of dy
 
   __device__ __forceinline__ Stream(const StreamShape& shape, const BackwardProblem& problem,
                                     const BackwardBuffers& buffers, const StreamWork& work,
                                     void* shared)
-      : StreamGates(shape), problem(problem), buffers(buffers), work(work) {
-    tiles = static_cast<char*>(shared);
-    char* to = tiles + kStreamSlots * kSlotBytes;
-    gates = reinterpret_cast<uint64_t*>(to);
-    to += 8 * kStreamGates;
-    totals = reinterpret_cast<double*>(to);
-    to += 8 * max(4 * kClerkThreads, kNumbers * shape.columns);
-    entries = reinterpret_cast<float*>(to);
-    to += 2 * 4 * kConsumers * kNumbers * shape.columns;
-    terms = reinterpret_cast<float*>(to);
-    stats = terms + 4 * shape.columns;
-  }
+      : GradientClerks(shape, problem, buffers, work,
+                       static_cast<char*>(shared) + kStreamSlots * kSlotBytes),
+        tiles(static_cast<char*>(shared)) {}
 
   // Half of every tile.
   __device__ __forceinline__ void LoadX(int half) const {
@@ -152,12 +100,6 @@ struct Stream : StreamGates {
     __syncwarp();
     if (threadIdx.x % 32 == 0) Empty(slots.slot).Arrive();
     slots.Next();
-  }
-
-  // The first of a unit's columns, among those of all samples.
-  __device__ __forceinline__ int64_t ColumnOf(int unit) const {
-    return static_cast<int64_t>(unit / shape.strips) * shape.channels +
-           unit % shape.strips * shape.columns;
   }
 
   // What a thread knows of its columns of a unit.
@@ -205,7 +147,7 @@ struct Stream : StreamGates {
     const int lane = threadIdx.x % 32;
     Line in;   // of the unit whose sums are taken
     Line out;  // of the one that is written
-    float sums[kNumbers][kVec];
+    float sums[kStreamNumbers][kVec];
     float slope[kVec];
     float shift[kVec];
     int sum_unit = -1;
@@ -278,11 +220,11 @@ struct Stream : StreamGates {
   }
 
   // The block's sums of a unit, to the clerks.
-  __device__ __forceinline__ void Post(unsigned posted, float (&sums)[kNumbers][kVec]) const {
+  __device__ __forceinline__ void Post(unsigned posted, float (&sums)[kStreamNumbers][kVec]) const {
 #pragma unroll 1
     for (int lanes = shape.vectors; lanes < 32; lanes *= 2) {
 #pragma unroll
-      for (int k = 0; k < kNumbers; ++k) {
+      for (int k = 0; k < kStreamNumbers; ++k) {
 #pragma unroll
         for (int v = 0; v < kVec; ++v) {
           sums[k][v] += __shfl_xor_sync(0xffffffffu, sums[k][v], lanes);
@@ -294,9 +236,10 @@ struct Stream : StreamGates {
     const int warp = threadIdx.x / 32 - kFirstConsumer;
     EntriesEmpty(half).Wait((posted / 2 & 1) ^ 1);
     if (lane < shape.vectors) {
-      float* to = entries + (half * kConsumers + warp) * kNumbers * shape.columns + lane * kVec;
+      float* to =
+          entries + (half * kConsumers + warp) * kStreamNumbers * shape.columns + lane * kVec;
 #pragma unroll
-      for (int k = 0; k < kNumbers; ++k) {
+      for (int k = 0; k < kStreamNumbers; ++k) {
 #pragma unroll
         for (int v = 0; v < kVec; v += 4) {
           *reinterpret_cast<float4*>(to + k * shape.columns + v) =
@@ -306,120 +249,6 @@ struct Stream : StreamGates {
     }
     __syncwarp();
     if (lane == 0) EntriesFull(half).Arrive();
-  }
-
-  // The clerks' work.
-  __device__ __forceinline__ void AddUp() const {
-    WalkEdges([&](const StreamStep& step, unsigned sent) { Send(step, sent); },
-              [&](const StreamStep& step, unsigned fetched) { Fetch(step, fetched); });
-  }
-
-  __device__ __forceinline__ float* PartialsOf(int unit) const {
-    return work.partials + static_cast<int64_t>(unit) * shape.blocks * kNumbers * shape.columns;
-  }
-
-  __device__ __forceinline__ void Send(const StreamStep& step, unsigned posted) const {
-    const int numbers = kNumbers * shape.columns;
-    const int half = posted % 2;
-    float* to = PartialsOf(step.unit) + static_cast<int64_t>(step.rank) * numbers;
-    EntriesFull(half).Wait(posted / 2 & 1);
-#pragma unroll 1
-    for (int i = Clerk(); i < numbers; i += kClerkThreads) {
-      const float* from = entries + half * kConsumers * numbers + i;
-      float sum = from[0];
-#pragma unroll
-      for (int warp = 1; warp < kConsumers; ++warp) sum += from[warp * numbers];
-      __stcg(to + i, sum);
-    }
-    SyncClerks();
-    if (Clerk() == 0) {
-      EntriesEmpty(half).Arrive();
-      __threadfence();
-      atomicAdd(work.posted + step.unit, 1u);
-    }
-  }
-
-  // Adds up all blocks' sums, each block for itself and in the same order.
-  __device__ __forceinline__ void Fetch(const StreamStep& step, unsigned fetched) const {
-    const int clerk = Clerk();
-    const int numbers = kNumbers * shape.columns;
-    const int quads = numbers / 4;
-    const int readers = max(1, kClerkThreads / quads);
-    AwaitPosts(work.posted + step.unit);
-    const float* partials = PartialsOf(step.unit);
-#pragma unroll 1
-    for (int i = clerk; i < readers * quads; i += kClerkThreads) {
-      const int quad = i % quads;
-      double sums[4] = {0, 0, 0, 0};
-#pragma unroll 8
-      for (int post = i / quads; post < shape.blocks; post += readers) {
-        const float4 at = __ldcg(reinterpret_cast<const float4*>(
-            partials + static_cast<int64_t>(post) * numbers + 4 * quad));
-        sums[0] += at.x;
-        sums[1] += at.y;
-        sums[2] += at.z;
-        sums[3] += at.w;
-      }
-#pragma unroll
-      for (int k = 0; k < 4; ++k) totals[i / quads * numbers + 4 * quad + k] = sums[k];
-    }
-    SyncClerks();
-#pragma unroll 1
-    for (int i = clerk; i < numbers; i += kClerkThreads) {
-      double sum = totals[i];
-      for (int reader = 1; reader < readers; ++reader) sum += totals[reader * numbers + i];
-      totals[i] = sum;
-    }
-    SyncClerks();
-    TakeTerms(step);
-    SyncClerks();
-    const int half = fetched % 2;
-    LinesEmpty(half).Wait((fetched / 2 & 1) ^ 1);
-    const int64_t column = ColumnOf(step.unit);
-#pragma unroll 1
-    for (int c = clerk; c < shape.columns; c += kClerkThreads) {
-      const int g = c / shape.depth;
-      terms[2 * half * shape.columns + c] = stats[g];
-      terms[(2 * half + 1) * shape.columns + c] = stats[shape.columns + g];
-      if (step.rank == 0) {
-        work.sums[column + c] = {totals[c], totals[shape.columns + c],
-                                 totals[2 * shape.columns + c]};
-      }
-    }
-    SyncClerks();
-    if (clerk == 0) LinesFull(half).Arrive();
-  }
-
-  // Of a unit's statistics, of `totals`.
-  __device__ __forceinline__ void TakeTerms(const StreamStep& step) const {
-    const int64_t n = step.unit / shape.strips;
-    const int strip = step.unit % shape.strips;
-    const int64_t stat = n * shape.norm_groups + static_cast<int64_t>(strip) * shape.stats();
-    const double count = static_cast<double>(shape.rows) * shape.depth;
-    const int lanes = shape.depth == 1 ? 1 : 32;
-    const int lane = Clerk() % lanes;
-#pragma unroll 1
-    for (int g = Clerk() / lanes; g < shape.stats(); g += kClerkThreads / lanes) {
-      double sums[3] = {0, 0, 0};
-#pragma unroll 1
-      for (int c = g * shape.depth + lane; c < (g + 1) * shape.depth; c += lanes) {
-        const double gamma = ParamOr<float>(problem.param, buffers.gamma,
-                                            shape.ParamOf(n, strip * shape.columns + c), 1);
-        sums[0] += totals[c];
-        sums[1] += gamma * totals[shape.columns + c];
-        sums[2] += gamma * totals[2 * shape.columns + c];
-      }
-      if (lanes > 1) WarpSum(sums, 32);
-      if (lane != 0) continue;
-      const float mean = work.means[ColumnOf(step.unit) + g * shape.depth];
-      const float rstd = static_cast<const float*>(buffers.rstd)[stat + g];
-      const GradientTerms<float> found =
-          TermsOf<float, double>(problem.formula, mean, rstd, sums[0], sums[1], sums[2], count);
-      const float slope = found.rstd * found.slope;
-      stats[g] = slope;
-      stats[shape.columns + g] = found.low * slope - found.rstd * found.w_mean;
-      if (step.rank == 0) work.lines[stat + g] = XhatLineOf(found);
-    }
   }
 };
 
