@@ -2,6 +2,7 @@
 #ifndef NV_NORMS_KERNELS_CUDA_BACKWARD_ROWS_WARP_CUH_
 #define NV_NORMS_KERNELS_CUDA_BACKWARD_ROWS_WARP_CUH_
 
+#include "kernels/cuda/fetched_rows.cuh"
 #include "kernels/cuda/kernels.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/rows.cuh"
@@ -36,24 +37,6 @@ struct WarpGradient {
 WarpGradient ChooseWarpGradient16(const BackwardProblem& problem, int vector);
 // x in float32, rows of whole vectors of four.
 WarpGradient ChooseWarpGradient32(const BackwardProblem& problem);
-
-// x and dy of a lane's part of its group's next rows.
-template <int VEC, int ITEMS, int ROWS>
-struct FetchedRows {
-  Bits<float, VEC> x[ROWS][ITEMS];
-  Bits<float, VEC> dy[ROWS][ITEMS];
-  float mean[ROWS];
-  float rstd[ROWS];
-};
-
-// Hides from the compiler that these are the bits that it has converted before, so that it does
-// so again in place of keeping the numbers.
-template <typename T, int VEC>
-__device__ __forceinline__ void Forget(Bits<float, VEC>* bits) {
-  constexpr int kWords = VEC * static_cast<int>(sizeof(T)) / 4;
-#pragma unroll
-  for (int k = 0; k < kWords; ++k) asm volatile("" : "+r"(bits->words[k]));
-}
 
 // A thread's gamma, in its registers.
 template <int VEC, int LANES, int ITEMS, bool kShared>
@@ -130,24 +113,12 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
   const unsigned sample = kSamples ? blockIdx.x - lot * args.samples : 0;
   const int64_t begin = kSamples ? sample * args.rows : 0;
   const int64_t end = begin + args.rows;
-  using Rows = FetchedRows<VEC, ITEMS, ROWS>;
+  using Rows = FetchedRows<T, D, VEC, ITEMS, ROWS>;
   const auto fetch = [&](int64_t at, Rows* to) {
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
       const int64_t row = at + r * kGroups + group;
-      if (row >= end) continue;
-      const T* x = static_cast<const T*>(args.buffers.x) + row * cols;
-      const D* dy = static_cast<const D*>(args.buffers.dy) + row * cols;
-      const float* means = static_cast<const float*>(args.buffers.mean);
-      to->mean[r] = means != nullptr ? means[row] : 0.0f;
-      to->rstd[r] = static_cast<const float*>(args.buffers.rstd)[row];
-#pragma unroll
-      for (int i = 0; i < ITEMS; ++i) {
-        if (within(i)) {
-          LoadBits(x + column(i), &to->x[r][i]);
-          LoadBits(dy + column(i), &to->dy[r][i]);
-        }
-      }
+      if (row < end) to->Fetch(args.buffers, r, row, cols, column, within);
     }
   };
   const int64_t step = static_cast<int64_t>(kSamples ? args.lots : gridDim.x) * kWarps * kStep;
@@ -165,14 +136,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
       const int64_t row = at + r * kGroups + group;
-      const float mean = rows.mean[r];
       const float rstd = rows.rstd[r];
-      const auto take = [&](int i, float (&e)[VEC], float (&d)[VEC]) {
-        ConvertBits<T>(rows.x[r][i], e);
-        ConvertBits<D>(rows.dy[r][i], d);
-#pragma unroll
-        for (int v = 0; v < VEC; ++v) e[v] -= mean;
-      };
       float e[kShared ? 1 : ITEMS][VEC];
       float d[kShared ? 1 : ITEMS][VEC];
       float sums[3] = {0, 0, 0};
@@ -182,7 +146,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
           const int k = kShared ? 0 : i;
           float gamma[VEC];
           gammas.Get(i, rank, gamma);
-          take(i, e[k], d[k]);
+          rows.Take(r, i, e[k], d[k]);
 #pragma unroll
           for (int v = 0; v < VEC; ++v) {
             const float w = d[k][v] * gamma[v];
@@ -195,7 +159,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
       // By all lanes together; what those without a row find out is not used.
       WarpSum(sums, LANES);
       const GradientLine line =
-          LineOf(args.formula, mean, rstd, sums[0], sums[1], sums[2], inverse);
+          LineOf(args.formula, rows.mean[r], rstd, sums[0], sums[1], sums[2], inverse);
       if (row >= end) continue;
       T* dx = static_cast<T*>(args.buffers.dx) + row * cols;
 #pragma unroll
@@ -204,11 +168,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
           const int k = kShared ? 0 : i;
           float gamma[VEC];
           gammas.Get(i, rank, gamma);
-          if constexpr (kShared) {
-            Forget<T>(&rows.x[r][i]);
-            Forget<D>(&rows.dy[r][i]);
-            take(i, e[k], d[k]);
-          }
+          if constexpr (kShared) rows.TakeAgain(r, i, e[k], d[k]);
           float out[VEC];
 #pragma unroll
           for (int v = 0; v < VEC; ++v) {

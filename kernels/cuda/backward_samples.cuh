@@ -25,24 +25,13 @@ __global__ void __launch_bounds__(THREADS)
   const int64_t end = begin + args.rows;
   const int64_t step = static_cast<int64_t>(args.lots) * ROWS;
   const auto column = [&](int i) { return ColumnOf<VEC>(i, threads, rank); };
-  using Rows = FetchedRows<VEC, ITEMS, ROWS>;
+  const auto within = [&](int i) { return column(i) < cols; };
+  using Rows = FetchedRows<T, D, VEC, ITEMS, ROWS>;
   const auto fetch = [&](int64_t at, Rows* to) {
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
       const int64_t row = at + r;
-      if (row >= end) continue;
-      const T* x = static_cast<const T*>(args.buffers.x) + row * cols;
-      const D* dy = static_cast<const D*>(args.buffers.dy) + row * cols;
-      const float* means = static_cast<const float*>(args.buffers.mean);
-      to->mean[r] = means != nullptr ? means[row] : 0.0f;
-      to->rstd[r] = static_cast<const float*>(args.buffers.rstd)[row];
-#pragma unroll
-      for (int i = 0; i < ITEMS; ++i) {
-        if (column(i) < cols) {
-          LoadBits(x + column(i), &to->x[r][i]);
-          LoadBits(dy + column(i), &to->dy[r][i]);
-        }
-      }
+      if (row < end) to->Fetch(args.buffers, r, row, cols, column, within);
     }
   };
   int64_t at = begin + static_cast<int64_t>(lot) * ROWS;
@@ -51,7 +40,7 @@ __global__ void __launch_bounds__(THREADS)
   float gamma[ITEMS][VEC];
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
-    if (column(i) < cols) {
+    if (within(i)) {
       LoadParams<float, VEC>({}, args.param, args.buffers.gamma, 0,
                              static_cast<int64_t>(sample) * cols + column(i), 1, gamma[i]);
     }
@@ -63,21 +52,15 @@ __global__ void __launch_bounds__(THREADS)
   for (; at < end; at += step) {
     Rows next;
     fetch(at + step, &next);
-    const auto take = [&](int r, int i, float (&e)[VEC], float (&d)[VEC]) {
-      ConvertBits<T>(now.x[r][i], e);
-      ConvertBits<D>(now.dy[r][i], d);
-#pragma unroll
-      for (int v = 0; v < VEC; ++v) e[v] -= now.mean[r];
-    };
     float sums[3 * ROWS] = {};
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
-        if (column(i) < cols) {
+        if (within(i)) {
           float e[VEC];
           float d[VEC];
-          take(r, i, e, d);
+          now.Take(r, i, e, d);
 #pragma unroll
           for (int v = 0; v < VEC; ++v) {
             const float w = d[v] * gamma[i][v];
@@ -100,12 +83,10 @@ __global__ void __launch_bounds__(THREADS)
       T* dx = static_cast<T*>(args.buffers.dx) + row * cols;
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
-        if (column(i) < cols) {
-          Forget<T>(&now.x[r][i]);
-          Forget<D>(&now.dy[r][i]);
+        if (within(i)) {
           float e[VEC];
           float d[VEC];
-          take(r, i, e, d);
+          now.TakeAgain(r, i, e, d);
           float out[VEC];
 #pragma unroll
           for (int v = 0; v < VEC; ++v) {
@@ -122,7 +103,7 @@ __global__ void __launch_bounds__(THREADS)
   const int64_t to = static_cast<int64_t>(blockIdx.x) * cols;
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
-    if (column(i) < cols) {
+    if (within(i)) {
       if (args.dgamma != nullptr) StoreAs(args.dgamma + to + column(i), dgamma[i]);
       if (args.dbeta != nullptr) StoreAs(args.dbeta + to + column(i), dbeta[i]);
     }
