@@ -166,6 +166,11 @@ RowTile TileOf(const BackwardPlan& plan) {
   return tile;
 }
 
+// How many have gammas and betas of their own.
+int64_t SamplesWithParams(const RowLayout& layout) {
+  return layout.repeat == 1 ? 1 : SamplesOf(layout);
+}
+
 }  // namespace
 
 bool BackwardAnyFits(const BackwardPlan& plan) { return TileOf(plan).blocks != 0; }
@@ -173,7 +178,7 @@ bool BackwardAnyFits(const BackwardPlan& plan) { return TileOf(plan).blocks != 0
 int64_t AnyPartials(const BackwardPlan& plan) {
   const RowTile tile = TileOf(plan);
   const RowLayout& layout = plan.problem.geometry.rows;
-  const int64_t samples = layout.repeat == 1 ? 1 : SamplesOf(layout);
+  const int64_t samples = SamplesWithParams(layout);
   const int64_t rows = layout.rows / samples;
   const int64_t multiprocessors = plan.device.multiprocessors;
   if (tile.threads <= 32) {
@@ -193,7 +198,7 @@ Status LaunchBackwardRowsAny(const BackwardPlan& plan, const BackwardBuffers& bu
   args.threads = tile.threads;
   args.blocks = tile.blocks;
   const RowLayout& layout = problem.geometry.rows;
-  args.samples = layout.repeat == 1 ? 1 : SamplesOf(layout);
+  args.samples = SamplesWithParams(layout);
   args.rows = layout.rows / args.samples;
   args.partials = AnyPartials(plan);
   args.dgamma = dgamma;
