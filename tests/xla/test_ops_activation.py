@@ -20,9 +20,9 @@ from channel_norms import (
     params_of,
     tape_inputs,
 )
+from saved import elsewhere, ops_in_saved_model
 from support import DTYPES, forward, gradient, random
 from test_activation import SLOPE, SLOPES
-from test_trace_saving import elsewhere, ops_in_saved_model
 
 from nv_norms_rewriter import _saving
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_trace_saving import holds_fused_ops
+from saved import holds_fused_ops
 from traced import close
 
 import oracle
