@@ -6,6 +6,9 @@ from typing import Any
 
 from . import _library, _process
 
+# Of a record of a norm of volumes: whether it is channels last in the graph, and first inside XLA.
+TURNED = "turned"
+
 # A process that traces for ever keeps the latest: some 30 MB.
 _MOST = 10_000
 
@@ -19,6 +22,13 @@ def remember(core: _library.Core, records: list[dict[str, Any]]) -> None:
         kept += found + records
         memory["dropped"] += dropped + max(0, len(kept) - _MOST)
         del kept[:-_MOST]
+
+
+def of_graph(graph: Any) -> dict[str, dict[str, Any]]:
+    """Those of the fused forward ops that a trace has put into a graph, by the ops' names."""
+    if not hasattr(graph, "_nv_norms_forward"):
+        graph._nv_norms_forward = {}
+    return graph._nv_norms_forward
 
 
 def remembered(core: _library.Core) -> tuple[list[dict[str, Any]], int]:

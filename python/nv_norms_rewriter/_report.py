@@ -95,7 +95,7 @@ class Report(Sequence[Record]):
     Attributes:
       notices: sentences about what the rewriter cannot do in this process (it is off, another
         plugin holds a device type, a driver is too old, an option of TensorFlow's keeps graphs from
-        it).
+        it), and what a program can do about the time that XLA's convolutions of volumes take.
     """
 
     def __init__(self, records: Iterable[Record] = (), notices: Iterable[str] = ()) -> None:
@@ -239,6 +239,14 @@ def report() -> Report:
     if not _library.core().is_enabled():
         notices.append(f"the rewriter is off: disable() or disabled() did that. {_ON_AGAIN}")
     notices += _switched_off()
+    forward = [value for value in values if value["direction"] == "forward"]
+    if turned := sum(value.get(_records.TURNED, False) for value in forward):
+        notices.append(
+            f"XLA runs 3-D convolutions channels first, so {turned} normalizations run so, too. "
+            "cuDNN turns tensors around for each of these convolutions; "
+            "XLA_FLAGS=--xla_gpu_force_conv_nhwc=true in the environment has all convolutions "
+            "channels last: try whether it is faster"
+        )
     if dropped:
         notices.append(f"the report holds the latest {len(values)} records; {dropped} came before")
     return Report((Record.from_json(value) for value in values), notices)

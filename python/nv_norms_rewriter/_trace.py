@@ -161,7 +161,7 @@ def _rewrite(core: _library.Core, graph: Any, where: str) -> None:
             left += _trace_choice.left_to_xla(graph, edit, records, device_type)
         if any(record["fused"] for record in records) or edit.changes_ops_by_name():
             edit.apply([*left, *edit.unread()])
-            graph._nv_norms_forward = _forward_records(edit, records)
+            _records.of_graph(graph).update(_forward_records(edit, records))
     except Exception as error:  # noqa: BLE001 (reported; the graph is as it was)
         _process.logger.warning(
             "nv_norms_rewriter: the normalizations in %s stay as they are: %s", graph.name, error
@@ -194,7 +194,7 @@ def _forward_records(edit: Any, records: list[dict[str, Any]]) -> dict[str, dict
 
 def report_gradient(forward: Any, inputs: list[Any], outputs: list[Any]) -> None:
     """Reports the gradient of a fused op, if a trace has put the op in the place of others."""
-    record = getattr(forward.graph, "_nv_norms_forward", {}).get(forward.name)
+    record = _records.of_graph(forward.graph).get(forward.name)
     if record is not None:
         names = {"inputs": [t.name for t in inputs], "outputs": [t.name for t in outputs]}
         gradient = {**record, **names, "direction": "backward"}

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from . import _library, _trace_describe
+from . import _library, _records, _trace_describe
 
 # Of a fused op, read by kernels/xla/placement.h.
 _CALL_FORMAT = "_nv_norms_call_format"
@@ -64,6 +64,8 @@ def place(graph: tf.Graph, device_type: str) -> None:
         data_format = op.get_attr("data_format").decode()
         wanted = call_format(op.inputs[0], op.outputs[:1], data_format, device_type)
         if wanted != data_format:
+            if op.inputs[0].shape.rank == 5 and op.inputs[0].dtype != tf.float64:
+                _records.of_graph(graph).get(op.name, {})[_records.TURNED] = wanted == "NC..."
             gradients = [r for r in op.outputs[-1].consumers() if r.type == f"{op.type}Grad"]
             for each in (op, *gradients):
                 each._set_attr(_CALL_FORMAT, tf.compat.v1.AttrValue(s=wanted.encode()))

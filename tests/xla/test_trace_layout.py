@@ -144,6 +144,34 @@ def test_images_as_the_gpu_has_convolutions(
     assert got == expected
 
 
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize(
+    "shape, dtype, told",
+    [(VOLUME, tf.float16, True), (VOLUME, tf.float64, False), (VOLUME[1:], tf.float16, False)],
+    ids=str,
+)
+def test_report_names_the_flag_for_volumes(
+    shape: tuple[int, ...], dtype: tf.DType, told: bool
+) -> None:
+    axes = tuple(range(1, len(shape) - 1))
+
+    def step(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = norm(tf.nn.tanh(norm(conv(x), axes)), axes)
+            loss = tf.reduce_sum(y**3)
+        return y, tape.gradient(loss, x)
+
+    nv_norms_rewriter.clear_report()
+    traced(step, shape, dtype)
+    report = nv_norms_rewriter.report()
+    assert len(report.fused) == 4
+    said = [n for n in report.notices if "so 2 normalizations run so" in n]
+    assert len(said) == told == ("--xla_gpu_force_conv_nhwc=true" in str(report).replace("\n", ""))
+    nv_norms_rewriter.clear_report()
+    assert not any("conv_nhwc" in notice for notice in nv_norms_rewriter.report().notices)
+
+
 FORCED = """
 import json
 import tensorflow as tf
