@@ -9,6 +9,8 @@ from . import _library, _process
 # Of a record of a norm of volumes: whether it is channels last in the graph, and first inside XLA.
 TURNED = "turned"
 
+_OF_GRAPH = "_nv_norms_forward"
+
 # A process that traces for ever keeps the latest: some 30 MB.
 _MOST = 10_000
 
@@ -26,9 +28,11 @@ def remember(core: _library.Core, records: list[dict[str, Any]]) -> None:
 
 def of_graph(graph: Any) -> dict[str, dict[str, Any]]:
     """Those of the fused forward ops that a trace has put into a graph, by the ops' names."""
-    if not hasattr(graph, "_nv_norms_forward"):
-        graph._nv_norms_forward = {}
-    return graph._nv_norms_forward
+    return getattr(graph, _OF_GRAPH, {})
+
+
+def set_of_graph(graph: Any, records: dict[str, dict[str, Any]]) -> None:
+    setattr(graph, _OF_GRAPH, records)
 
 
 def remembered(core: _library.Core) -> tuple[list[dict[str, Any]], int]:

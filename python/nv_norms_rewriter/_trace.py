@@ -161,7 +161,7 @@ def _rewrite(core: _library.Core, graph: Any, where: str) -> None:
             left += _trace_choice.left_to_xla(graph, edit, records, device_type)
         if any(record["fused"] for record in records) or edit.changes_ops_by_name():
             edit.apply([*left, *edit.unread()])
-            _records.of_graph(graph).update(_forward_records(edit, records))
+            _records.set_of_graph(graph, _forward_records(edit, records))
     except Exception as error:  # noqa: BLE001 (reported; the graph is as it was)
         _process.logger.warning(
             "nv_norms_rewriter: the normalizations in %s stay as they are: %s", graph.name, error
