@@ -67,13 +67,21 @@ def made_gradient(forward: Any, inputs: list[Any], outputs: list[Any]) -> None:
 
 
 def install() -> None:
-    """Has graphs rewritten before they are differentiated, once per process."""
-    _install_for_functions()
-    _install_for_control_flow()
-    _leave_prunable_graphs()
+    """Has graphs rewritten before they are differentiated, once per process; all of them or none.
+
+    Raises:
+      ImportError, AttributeError: this TensorFlow lacks one of the inner parts.
+    """
+    parts = [*_of_functions(), *_of_control_flow(), *_of_prunable_graphs()]
+    for owner, name, part in parts:
+        setattr(owner, name, part)
 
 
-def _install_for_functions() -> None:
+# A class or module of TensorFlow's, a name in it, and what stands there from now on.
+_Part = tuple[Any, str, Callable[..., Any]]
+
+
+def _of_functions() -> Iterator[_Part]:
     from tensorflow.python.eager.polymorphic_function import concrete_function
 
     # For one tape that is not persistent, and for all others.
@@ -81,9 +89,8 @@ def _install_for_functions() -> None:
         concrete_function._FirstOrderTapeGradientFunctions,
         concrete_function._HigherOrderTapeGradientFunctions,
     ):
-        eager._forward_and_backward_functions = _rewriting_first(
-            eager._forward_and_backward_functions
-        )
+        pair = "_forward_and_backward_functions"
+        yield eager, pair, _rewriting_first(getattr(eager, pair))
     # For functions that are called in other functions.
     called = concrete_function._DelayedRewriteGradientFunctions
     make_pair = called._construct_forward_backward
@@ -99,7 +106,7 @@ def _install_for_functions() -> None:
             _trace.leave(self._func_graph)
         return make_pair(self, *arguments, **keywords)
 
-    called._construct_forward_backward = construct
+    yield called, "_construct_forward_backward", construct
 
 
 def _is_for_xla(functions: Any) -> bool:
@@ -135,7 +142,7 @@ def _rewriting_first(make_pair: Callable[..., Any]) -> Callable[..., Any]:
     return forward_and_backward
 
 
-def _install_for_control_flow() -> None:
+def _of_control_flow() -> Iterator[_Part]:
     from tensorflow.python.ops import cond_v2, while_v2
 
     # What the gradients of the ops call, and nobody else.
@@ -163,13 +170,13 @@ def _install_for_control_flow() -> None:
 
         return made
 
-    while_grad, cond_grad = while_v2._create_grad_func, cond_v2._create_grad_func
-    while_v2._get_graph, cond_v2.get_func_graphs = graph_of_loop, graphs_of_branches
-    while_v2._create_grad_func = differentiating(while_grad)
-    cond_v2._create_grad_func = differentiating(cond_grad)
+    yield while_v2, "_get_graph", graph_of_loop
+    yield cond_v2, "get_func_graphs", graphs_of_branches
+    for module in (while_v2, cond_v2):
+        yield module, "_create_grad_func", differentiating(module._create_grad_func)
 
 
-def _leave_prunable_graphs() -> None:
+def _of_prunable_graphs() -> Iterator[_Part]:
     """Graphs of functions that have `prune` stay: it may feed what an edit leaves unread.
 
     They add the functions that their graphs hold to the runtime.
@@ -184,4 +191,4 @@ def _leave_prunable_graphs() -> None:
         with _saving.adding_functions(fn_graph):
             make(self, fn_graph, *arguments, **keywords)
 
-    WrappedFunction.__init__ = init
+    yield WrappedFunction, "__init__", init

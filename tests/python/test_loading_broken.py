@@ -182,4 +182,28 @@ print(json.dumps([[right(y) for y in ys], sorted(r.where for r in report.fused),
     assert stderr.count(where) == 1
 
 
+def test_hooks_that_a_tape_needs_are_all_there_or_none() -> None:
+    notices, _ = result("""
+        import json
+        from tensorflow.python.eager.polymorphic_function import concrete_function
+        from tensorflow.python.eager.wrap_function import WrappedFunction
+        from tensorflow.python.ops import cond_v2, while_v2
+        parts = [
+            (concrete_function._FirstOrderTapeGradientFunctions, "_forward_and_backward_functions"),
+            (concrete_function._DelayedRewriteGradientFunctions, "_construct_forward_backward"),
+            (while_v2, "_get_graph"), (cond_v2, "_create_grad_func"), (WrappedFunction, "__init__"),
+        ]
+        before = [getattr(*part) for part in parts]
+        kept = cond_v2.get_func_graphs
+        del cond_v2.get_func_graphs
+        import nv_norms_rewriter
+        cond_v2.get_func_graphs = kept
+        assert [getattr(*part) for part in parts] == before
+        print(json.dumps(list(nv_norms_rewriter.report().notices)))
+        """)
+    (notice,) = notices
+    assert "in functions that a tape outside of them differentiates stay" in notice
+    assert "get_func_graphs" in notice
+
+
 # What the driver's library is asked for, one line each.
