@@ -35,6 +35,19 @@ void ForParamRuns(const RowLayout& rows, int64_t row, int64_t begin, int64_t end
   }
 }
 
+// Where each row has one: those of the `count` rows from `row` on.
+inline void FindRowParams(const RowLayout& rows, int64_t row, int64_t count, int64_t* to) {
+  int64_t sample = row / rows.repeat;
+  int64_t rest = row - sample * rows.repeat;
+  int64_t at = sample % rows.modulus;
+  for (int64_t i = 0; i < count; ++i) {
+    to[i] = at * rows.row_stride;
+    if (++rest < rows.repeat) continue;
+    rest = 0;
+    if (++at == rows.modulus) at = 0;
+  }
+}
+
 }  // namespace cpu
 }  // namespace nv_norms
 

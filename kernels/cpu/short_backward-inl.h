@@ -20,6 +20,10 @@ struct ShortTerms {
   Vec<A> w_mean;
   Vec<A> slope;
   Vec<A> xhat_offset;
+  // Of rows that have a parameter each:
+  Vec<A> gamma;
+  Wide<A> dgamma;
+  Wide<A> dbeta;
 };
 
 // As kByColumnForward: 429 and 444 at 9 columns, 413 and 408 at 10; 742 and 792 at 6, 739 and 730
@@ -29,8 +33,9 @@ constexpr int64_t kByColumnBackward = NV_NORMS_VECTOR_BYTES == 64   ? (kLanes<A>
                                       : NV_NORMS_VECTOR_BYTES == 32 ? 4
                                                                     : 11;
 
-// With e = x - mean, w = dy * gamma: the sums of e, of w and of w * e of each row of a block.
-template <typename A>
+// With e = x - mean, w = dy * gamma: the sums of e, of w and of w * e of each row of a block. Where
+// rows have a parameter each (by_row), w = dy.
+template <bool by_row, typename A>
 NV_NORMS_INLINE void SumGradients(const A* x, const A* dy, const A* gamma, int64_t cols,
                                   Vec<A> mean, Vec<A>* sums) {
   constexpr int64_t lanes = kLanes<A>;
@@ -41,7 +46,7 @@ NV_NORMS_INLINE void SumGradients(const A* x, const A* dy, const A* gamma, int64
     ForColumns(cols, [&](int u, int64_t c) __attribute__((always_inline)) {
       Vec<A> numbers[2];  // of x and of dy
       LoadColumn({x, dy}, cols, starts, c, numbers);
-      v.Add(u, numbers[0] - mean, numbers[1] * gamma[c]);
+      v.Add(u, numbers[0] - mean, by_row ? numbers[1] : numbers[1] * gamma[c]);
     });
     sums[0] = Sum(v.e);
     sums[1] = Sum(v.w);
@@ -63,11 +68,13 @@ NV_NORMS_INLINE void SumGradients(const A* x, const A* dy, const A* gamma, int64
       we_sum += w * e;
     };
     int64_t c = 0;
-    for (; c + lanes <= cols; c += lanes) add(Load(x + c), Load(dy + c) * Load(gamma + c));
+    for (; c + lanes <= cols; c += lanes) {
+      add(Load(x + c), by_row ? Load(dy + c) : Load(dy + c) * Load(gamma + c));
+    }
     if (c < cols) {
       const int64_t rest = cols - c;
-      add(LoadPart(x + c, rest, shifts[r]),
-          LoadPart(dy + c, rest, A(0)) * LoadPart(gamma + c, rest, A(0)));
+      const Vec<A> d = LoadPart(dy + c, rest, A(0));
+      add(LoadPart(x + c, rest, shifts[r]), by_row ? d : d * LoadPart(gamma + c, rest, A(0)));
     }
     rows[0][r] = e_sum;
     rows[1][r] = w_sum;
@@ -77,7 +84,7 @@ NV_NORMS_INLINE void SumGradients(const A* x, const A* dy, const A* gamma, int64
 }
 
 // As SumsOf and TermsOf.
-template <typename T, typename A>
+template <bool by_row, typename T, typename A>
 NV_NORMS_INLINE ShortTerms<A> ShortTermsOf(const RowBackward<T>& task, const A* x, const A* dy,
                                            int64_t row, int64_t rows) {
   const int64_t cols = task.layout.cols;
@@ -89,9 +96,14 @@ NV_NORMS_INLINE ShortTerms<A> ShortTermsOf(const RowBackward<T>& task, const A* 
   out.high = FromWide(mean);
   out.rstd = FromWide(rstd);
   Vec<A> sums[3];
-  SumGradients(x, dy, task.gamma, cols, out.high, sums);
+  SumGradients<by_row>(x, dy, task.gamma, cols, out.high, sums);
   const Wide<A> e = ToWide(sums[0]);
-  const Wide<A> w = ToWide(sums[1]);
+  Wide<A> w = ToWide(sums[1]);
+  Wide<A> gamma{};
+  if (by_row) {
+    out.gamma = LoadRowParams(task.layout, task.gamma, row, A(1));
+    gamma = ToWide(out.gamma);
+  }
   const Wide<A> we = ToWide(sums[2]);
   Wide<A> low{};
   Wide<A> w_mean{};
@@ -102,6 +114,14 @@ NV_NORMS_INLINE ShortTerms<A> ShortTermsOf(const RowBackward<T>& task, const A* 
     Vec<double> w_xhat = we.part[p];
     if (task.formula == Formula::kCenter) w_xhat -= low.part[p] * w.part[p];
     if (task.formula == Formula::kScaleOnly) w_xhat += mean.part[p] * w.part[p];
+    if (by_row) {
+      // A sum of dy that is infinite is so in dgamma, too: not less itself.
+      const auto finite = w.part[p] - w.part[p] == 0.0;
+      out.dgamma.part[p] = rstd.part[p] * (finite ? w_xhat : we.part[p]);
+      out.dbeta.part[p] = w.part[p];
+      w_xhat *= gamma.part[p];
+      w.part[p] *= gamma.part[p];
+    }
     slope.part[p] = rstd.part[p] * rstd.part[p] * (w_xhat * by_count);
     if (task.formula == Formula::kCenter) w_mean.part[p] = w.part[p] * by_count;
     if (task.formula == Formula::kScaleOnly) {
@@ -136,12 +156,25 @@ bool ByOneBlock(int64_t cols) {
          sizeof(T) >= sizeof(float);
 }
 
+// Adds each row's number to that of its parameter.
+template <typename A>
+NV_NORMS_INLINE void AddToRowParams(const RowLayout& layout, int64_t row, int64_t rows,
+                                    const Wide<A>& wide, double* to) {
+  if (to == nullptr) return;
+  int64_t at[kLanes<A>];
+  FindRowParams(layout, row, rows, at);
+  double lanes[kLanes<A>];
+  std::memcpy(lanes, &wide, sizeof lanes);
+  for (int64_t i = 0; i < rows; ++i) to[at[i]] += lanes[i];
+}
+
 // `together` blocks, at once. dx_step: from one block's dx to the next one's, 0 if nobody wants dx.
-template <bool stream, int together, typename T>
+// sums: where columns have parameters; dgamma, dbeta: where rows have one each (by_row).
+template <bool stream, bool by_row, int together, typename T>
 __attribute__((noinline)) void BackwardShortBlocks(
     const RowBackward<T>& task, const ShortRowTables<ComputedIn<T>, kShortBackward>& tables,
     int64_t row, int64_t rows, const T* x, const T* dy, T* dx, int64_t dx_step,
-    ShortParamSums<ComputedIn<T>>* sums) {
+    ShortParamSums<ComputedIn<T>>* sums, double* dgammas, double* dbetas) {
   using A = ComputedIn<T>;
   constexpr int64_t lanes = kLanes<A>;
   constexpr int64_t room = std::is_same_v<T, A> ? 1 : kShortBackward * lanes;
@@ -154,7 +187,12 @@ __attribute__((noinline)) void BackwardShortBlocks(
   for (int b = 0; b < together; ++b) {
     x_wide[b] = AsComputed(x + b * size, size, x_rooms[b]);
     dy_wide[b] = AsComputed(dy + b * size, size, dy_rooms[b]);
-    terms[b] = ShortTermsOf(task, x_wide[b], dy_wide[b], row + b * lanes, rows);
+    const int64_t first = row + b * lanes;
+    terms[b] = ShortTermsOf<by_row>(task, x_wide[b], dy_wide[b], first, rows);
+    if (by_row) {
+      AddToRowParams(task.layout, first, rows, terms[b].dgamma, dgammas);
+      AddToRowParams(task.layout, first, rows, terms[b].dbeta, dbetas);
+    }
   }
   const int64_t ahead = std::max(
       together * size, (together == 1 ? 2 : 1) * kAheadBytes / static_cast<int64_t>(sizeof(T)));
@@ -173,23 +211,26 @@ __attribute__((noinline)) void BackwardShortBlocks(
       const Vec<A> d = Load(dy_wide[b] + i);
       const Vec<A> rstd = Permute<A>(t.rstd, at);
       const Vec<A> e = (Load(x_wide[b] + i) - Permute<A>(t.high, at)) - Permute<A>(t.low, at);
-      dgamma += d * (e * rstd + Permute<A>(t.xhat_offset, at));
-      dbeta += d;
-      const Vec<A> out = ((d * g - Permute<A>(t.w_mean, at)) - e * Permute<A>(t.slope, at)) * rstd;
+      if (!by_row) {
+        dgamma += d * (e * rstd + Permute<A>(t.xhat_offset, at));
+        dbeta += d;
+      }
+      const Vec<A> w = d * (by_row ? Permute<A>(t.gamma, at) : g);
+      const Vec<A> out = ((w - Permute<A>(t.w_mean, at)) - e * Permute<A>(t.slope, at)) * rstd;
       if (stream) {
         Stream(out, dx + b * dx_step + i);
       } else {
         Store(out, dx + b * dx_step + i);
       }
     }
-    if (sums != nullptr) {
+    if (!by_row && sums != nullptr) {
       AddTo(dgamma, sums->gamma + i);
       AddTo(dbeta, sums->beta + i);
     }
   }
 }
 
-template <bool stream, typename T>
+template <bool stream, bool by_row, typename T>
 void BackwardShortRowBlocksAs(const RowBackward<T>& task, int64_t begin, int64_t end,
                               double* dgamma, double* dbeta) {
   using A = ComputedIn<T>;
@@ -198,10 +239,10 @@ void BackwardShortRowBlocksAs(const RowBackward<T>& task, int64_t begin, int64_t
   const int64_t size = cols * lanes;
   ShortRowTables<A, kShortBackward> tables;
   const A* none = nullptr;
-  tables.Fill(cols, task.gamma, none);
+  tables.Fill(cols, by_row ? none : task.gamma, none);
   ShortParamSums<A> all;
-  ShortParamSums<A>* sums = dgamma == nullptr && dbeta == nullptr ? nullptr : &all;
-  for (int64_t i = 0; i < size; ++i) all.gamma[i] = all.beta[i] = 0;
+  ShortParamSums<A>* sums = by_row || (dgamma == nullptr && dbeta == nullptr) ? nullptr : &all;
+  for (int64_t i = 0; sums != nullptr && i < size; ++i) all.gamma[i] = all.beta[i] = 0;
   T unwanted[kShortBackward * lanes];
   const T* x = task.x + (begin - task.first_row) * cols;
   const T* dy = task.dy + (begin - task.first_row) * cols;
@@ -211,7 +252,8 @@ void BackwardShortRowBlocksAs(const RowBackward<T>& task, int64_t begin, int64_t
   int64_t row = begin;
   const bool alone = stream && ByOneBlock<T>(cols);
   for (; !alone && row + kShortTogether * lanes <= end; row += kShortTogether * lanes) {
-    BackwardShortBlocks<stream, kShortTogether>(task, tables, row, lanes, x, dy, dx, dx_step, sums);
+    BackwardShortBlocks<stream, by_row, kShortTogether>(task, tables, row, lanes, x, dy, dx,
+                                                        dx_step, sums, dgamma, dbeta);
     x += kShortTogether * size;
     dy += kShortTogether * size;
     dx += kShortTogether * dx_step;
@@ -221,17 +263,19 @@ void BackwardShortRowBlocksAs(const RowBackward<T>& task, int64_t begin, int64_t
   alignas(NV_NORMS_VECTOR_BYTES) T dx_rest[kShortBackward * lanes];
   for (; row < end; row += lanes, x += size, dy += size, dx += dx_step) {
     if (row + lanes <= end) {
-      BackwardShortBlocks<stream, 1>(task, tables, row, lanes, x, dy, dx, dx_step, sums);
+      BackwardShortBlocks<stream, by_row, 1>(task, tables, row, lanes, x, dy, dx, dx_step, sums,
+                                             dgamma, dbeta);
       continue;
     }
     const int64_t bytes = (end - row) * cols * static_cast<int64_t>(sizeof(T));
     std::memcpy(x_rest, x, bytes);
     std::memcpy(dy_rest, dy, bytes);
-    BackwardShortBlocks<stream, 1>(task, tables, row, end - row, x_rest, dy_rest, dx_rest, 0, sums);
+    BackwardShortBlocks<stream, by_row, 1>(task, tables, row, end - row, x_rest, dy_rest, dx_rest,
+                                           0, sums, dgamma, dbeta);
     FinishStreams();
     if (wanted) std::memcpy(dx, dx_rest, bytes);
   }
-  for (int64_t i = 0; i < size; ++i) {
+  for (int64_t i = 0; sums != nullptr && i < size; ++i) {
     if (dgamma != nullptr) dgamma[i % cols] += all.gamma[i];
     if (dbeta != nullptr) dbeta[i % cols] += all.beta[i];
   }
@@ -242,10 +286,13 @@ void BackwardShortRowBlocks(const RowBackward<T>& task, int64_t begin, int64_t e
                             double* dbeta) {
   const T* dx = task.dx + (begin - task.first_row) * task.dx_step;
   constexpr uintptr_t vector = kLanes<ComputedIn<T>> * sizeof(T);
-  if (task.stream && reinterpret_cast<uintptr_t>(dx) % vector == 0) {
-    BackwardShortRowBlocksAs<true>(task, begin, end, dgamma, dbeta);
+  const bool stream = task.stream && reinterpret_cast<uintptr_t>(dx) % vector == 0;
+  if (ParamByColumn(task.layout)) {
+    stream ? BackwardShortRowBlocksAs<true, false>(task, begin, end, dgamma, dbeta)
+           : BackwardShortRowBlocksAs<false, false>(task, begin, end, dgamma, dbeta);
   } else {
-    BackwardShortRowBlocksAs<false>(task, begin, end, dgamma, dbeta);
+    stream ? BackwardShortRowBlocksAs<true, true>(task, begin, end, dgamma, dbeta)
+           : BackwardShortRowBlocksAs<false, true>(task, begin, end, dgamma, dbeta);
   }
 }
 

@@ -16,6 +16,8 @@ struct ShortScaling {
   Vec<A> high;
   Vec<A> low;
   Vec<A> rstd;
+  Vec<A> gamma;  // of rows that have one each
+  Vec<A> beta;
 };
 
 // Rows of more columns are summed row by row, not a row to a lane by columns. AMD EPYC (family 26),
@@ -170,7 +172,7 @@ NV_NORMS_INLINE ShortScaling<A> ShortStatistics(const RowForward<T>& task, const
 // `blocks` blocks; `rows` rows of each have statistics. The statistics of a block are computed
 // before the output of the block before it, so that neither waits for the other. Not inlined: each
 // row is computed by the same code, wherever it is.
-template <bool stream, bool in_all_passes, typename T>
+template <bool stream, bool in_all_passes, bool by_row, typename T>
 __attribute__((noinline)) void ForwardShortBlocksAs(
     const RowForward<T>& task, const ShortRowTables<ComputedIn<T>, kShortForward>& tables,
     int64_t row, int64_t blocks, int64_t rows, const T* x, T* y) {
@@ -188,6 +190,10 @@ __attribute__((noinline)) void ForwardShortBlocksAs(
       wide = AsComputed(x, size, rooms[b % 2]);
       const int64_t first = row + b * lanes;
       scaling = ShortStatistics<in_all_passes>(task, wide, first, rows, x + far);
+      if (by_row) {
+        scaling.gamma = LoadRowParams(task.layout, task.gamma, first, A(1));
+        scaling.beta = LoadRowParams(task.layout, task.beta, first, A(0));
+      }
     }
     if (b == 0) continue;
     const Ahead<T> ahead =
@@ -197,7 +203,8 @@ __attribute__((noinline)) void ForwardShortBlocksAs(
       const Index<A> at = tables.Row(i);
       Vec<A> out = ((Load(now + i) - Permute<A>(s.high, at)) - Permute<A>(s.low, at)) *
                    Permute<A>(s.rstd, at);
-      out = out * Load(tables.gamma + i) + Load(tables.beta + i);
+      out = by_row ? out * Permute<A>(s.gamma, at) + Permute<A>(s.beta, at)
+                   : out * Load(tables.gamma + i) + Load(tables.beta + i);
       if (stream) {
         Stream(out, y + i);
       } else {
@@ -208,14 +215,25 @@ __attribute__((noinline)) void ForwardShortBlocksAs(
   }
 }
 
+template <bool stream, bool by_row, typename T>
+void ForwardShortBlocksOf(const RowForward<T>& task,
+                          const ShortRowTables<ComputedIn<T>, kShortForward>& tables, int64_t row,
+                          int64_t blocks, int64_t rows, const T* x, T* y) {
+  if (stream && task.layout.cols > kStoresSuffice) {
+    ForwardShortBlocksAs<stream, stream, by_row>(task, tables, row, blocks, rows, x, y);
+  } else {
+    ForwardShortBlocksAs<stream, false, by_row>(task, tables, row, blocks, rows, x, y);
+  }
+}
+
 template <bool stream, typename T>
 void ForwardShortBlocks(const RowForward<T>& task,
                         const ShortRowTables<ComputedIn<T>, kShortForward>& tables, int64_t row,
                         int64_t blocks, int64_t rows, const T* x, T* y) {
-  if (stream && task.layout.cols > kStoresSuffice) {
-    ForwardShortBlocksAs<stream, stream>(task, tables, row, blocks, rows, x, y);
+  if (ParamByColumn(task.layout)) {
+    ForwardShortBlocksOf<stream, false>(task, tables, row, blocks, rows, x, y);
   } else {
-    ForwardShortBlocksAs<stream, false>(task, tables, row, blocks, rows, x, y);
+    ForwardShortBlocksOf<stream, true>(task, tables, row, blocks, rows, x, y);
   }
 }
 
@@ -226,7 +244,9 @@ void ForwardShortRowBlocks(const RowForward<T>& task, int64_t begin, int64_t end
   constexpr int64_t lanes = kLanes<A>;
   const int64_t cols = task.layout.cols;
   ShortRowTables<A, kShortForward> tables;
-  tables.Fill(cols, task.gamma, task.beta);
+  const A* none = nullptr;
+  const bool by_column = ParamByColumn(task.layout);
+  tables.Fill(cols, by_column ? task.gamma : none, by_column ? task.beta : none);
   const T* x = task.x + (begin - task.first_row) * cols;
   T* y = task.y + (begin - task.first_row) * cols;
   const int64_t blocks = (end - begin) / lanes;

@@ -230,6 +230,18 @@ NV_NORMS_INLINE Wide<A> LoadStatistics(DType stat, const void* from, int64_t ind
   return out;
 }
 
+// The parameters of the rows from `row` on, one for each; `otherwise` where there are none.
+template <typename A>
+NV_NORMS_INLINE Vec<A> LoadRowParams(const RowLayout& layout, const A* params, int64_t row,
+                                     A otherwise) {
+  if (params == nullptr) return Splat(otherwise);
+  int64_t at[kLanes<A>];
+  FindRowParams(layout, row, kLanes<A>, at);
+  alignas(NV_NORMS_VECTOR_BYTES) A out[kLanes<A>];
+  for (int64_t i = 0; i < kLanes<A>; ++i) out[i] = params[at[i]];
+  return Load(out);
+}
+
 // What belongs to an element of a block by its place alone. A vector of a block holds elements of
 // several rows.
 template <typename A, int64_t most_cols>

@@ -24,7 +24,7 @@ constexpr int64_t kShortRows = 16;
 
 // Fewer rows than a block are faster one by one.
 inline bool AreShort(const RowLayout& rows, int64_t most_cols) {
-  return rows.cols <= most_cols && rows.rows >= kShortRows && ParamByColumn(rows);
+  return rows.cols <= most_cols && rows.rows >= kShortRows && (rows.by_column() || rows.by_row());
 }
 
 // Rows of about `elements` elements that may be worked on apart from others.

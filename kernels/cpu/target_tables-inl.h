@@ -54,7 +54,9 @@ void ForwardRows(const RowForward<T>& task, int64_t begin, int64_t end) {
 template <typename T>
 void BackwardRows(const RowBackward<T>& task, int64_t begin, int64_t end, double* dgamma,
                   double* dbeta) {
-  if (TakesShort<T>(task.layout, kShortBackward)) {
+  // Of rows with a parameter each, the sums of dy * x are not those of dy * (x - mean).
+  const bool sums_fit = task.layout.by_column() || task.formula != Formula::kScaleOnly;
+  if (sums_fit && TakesShort<T>(task.layout, kShortBackward)) {
     BackwardShortRowBlocks(task, begin, end, dgamma, dbeta);
   } else if (task.stream) {
     BackwardRowsAs<true>(task, begin, end, dgamma, dbeta);

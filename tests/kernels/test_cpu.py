@@ -62,6 +62,9 @@ CASES = [
         # groups of [n, channels]: short, long, and cut into slabs
         (8, (37, 64)), (10, (11, 30)), (12, (13, 24)), (3, (19, 2400)), (4, (5, 9000)),
         (2, (3, 40000)),
+        # a vector of rows with a parameter each: fewer channels than lanes, whole blocks and parts
+        (-1, (9, 40, 2, 2)), (-1, (20, 3, 7)), (-1, (4, 32, 4, 4)), (-1, (2, 17, 63)),
+        (-1, (3, 11, 64)), (-1, (3, 7, 112)), (-1, (40, 5, 1)),
     ]],
     # parameters of each sample
     *[({"groups": groups, "channels_last": last, "per_sample": True}, shape)
@@ -72,6 +75,7 @@ CASES = [
         (3, True, (2, 11, 1026)), (11, True, (4, 33, 2200)), (-1, True, (9, 3000, 1)),
         (-1, False, (2, 5, 9)), (-1, False, (3, 4, 20, 21)), (2, False, (3, 6, 7, 11)),
         (4, False, (2, 8, 130, 131)), (8, False, (37, 64)), (3, False, (19, 2400)),
+        (-1, False, (6, 20, 3, 3)),
     ]],
     # rows whose parameters are their sample's
     *[({"axis": axis, "per_sample": True}, shape) for axis, shape in [
