@@ -1,7 +1,7 @@
 """model.fit as it is, which Keras compiles with XLA where there is a GPU: stock against fused.
 
 Usage: python benchmarks/xla_training.py [--models bert convnext unet3d unet3d_128] [--xla auto all]
-       [--first N] [--mirrored] [--csv FILE] [--small]
+       [--first N] [--mirrored [--compiled]] [--csv FILE] [--small]
 
 Each model is compiled with compile("adam", "mse") in mixed_float16 and nothing else said, and
 trained by fit() on one random batch over and over; "auto" and "all" are what configure(xla=...)
@@ -14,14 +14,18 @@ turns. --small is for a CPU, where XLA has to be asked for.
 autotuning done: what remains is tracing and compiling.
 
 --mirrored trains on all GPUs of the machine, each with a batch of that size, under a
-MirroredStrategy. Keras leaves XLA off there.
+MirroredStrategy. Keras leaves XLA off there; with --compiled XLA compiles forward and backward of
+each replica, as examples/train_on_gpus.py does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import statistics
+import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import keras
 import measure
@@ -30,6 +34,9 @@ import numpy as np
 import tensorflow as tf
 
 import nv_norms_rewriter
+
+sys.path.append(str(Path(__file__).parents[1] / "examples"))
+from train_on_gpus import CompiledReplicas
 
 
 class Losses(keras.callbacks.Callback):
@@ -46,18 +53,20 @@ class Losses(keras.callbacks.Callback):
 class Run:
     """A model in training, one way."""
 
-    def __init__(self, name: str, way: str, weights: list[np.ndarray] | None, small: bool) -> None:
+    def __init__(self, name: str, way: str, weights: list[np.ndarray] | None, options: Any) -> None:
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         keras.utils.set_random_seed(models.SEED)
         self.is_stock = way == "stock"
         nv_norms_rewriter.configure(xla=None if self.is_stock else way)
         nv_norms_rewriter.clear_report()
-        task = models.MODELS[name](small)
+        task = models.MODELS[name](options.small)
         self.model = task.model
+        if options.compiled:
+            self.model = CompiledReplicas(task.model.input, task.model.output)
         if weights is not None:
             self.model.set_weights(weights)
         self.weights = self.model.get_weights()
-        xla = True if small and replicas == 1 else "auto"
+        xla = True if options.small and not options.mirrored else "auto"
         self.model.compile("adam", "mse", jit_compile=xla)
         with tf.device("/CPU:0"):
             batch = tf.nest.map_structure(
@@ -85,32 +94,33 @@ class Run:
             return measure.fit_step(self.model, self.data, steps)
 
 
-def measure_model(name: str, options: object) -> list[dict[str, object]]:
+def measure_model(name: str, options: Any) -> list[dict[str, object]]:
     """A row for each way."""
     keras.config.set_dtype_policy("mixed_float16")  # clear_session() resets it
     runs: dict[str, Run] = {}
     for way in ["stock", *options.xla]:
         weights = runs["stock"].weights if runs else None
-        runs[way] = Run(name, way, weights, options.small)
+        runs[way] = Run(name, way, weights, options)
         if way != "stock":
             print(f"{way}: {runs[way].report.summary()}", flush=True)
     again: dict[str, list[float]] = {way: [] for way in runs}
     for _ in range(options.first):
         for way in runs:
-            again[way].append(Run(name, way, runs["stock"].weights, options.small).first)
+            again[way].append(Run(name, way, runs["stock"].weights, options).first)
     for run in runs.values():  # a new seed has TensorFlow optimize what XLA does not compile anew
         run.round(1)
     taken = measure.turns(
         {way: lambda run=run: run.round(options.steps) for way, run in runs.items()}, options.rounds
     )
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    on = f" on {replicas} GPUs" if replicas > 1 else ""
     rows = []
     for way, run in runs.items():
         ms = statistics.median(taken[way])
         pairs = zip(run.losses, runs["stock"].losses, strict=True)
         rows.append(
             {
-                "model": f"{name} on {replicas} GPUs" if replicas > 1 else name,
+                "model": name + on + (", compiled" if options.compiled else ""),
                 "policy": keras.config.dtype_policy().name,
                 "way": way,
                 "ms": f"{ms:.3f}",
@@ -136,6 +146,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="how many more first steps")
     parser.add_argument("--small", action="store_true", help="tiny models, to see that it works")
     parser.add_argument("--mirrored", action="store_true", help="on all GPUs of the machine")
+    parser.add_argument("--compiled", action="store_true", help="XLA compiles each replica's part")
     parser.add_argument("--xla", nargs="+", choices=("auto", "all"), default=["auto"])
     options = parser.parse_args()
     options.rounds = options.rounds or 9

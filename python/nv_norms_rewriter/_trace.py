@@ -144,7 +144,7 @@ def _rewrite(core: _library.Core, graph: Any, where: str) -> None:
     # Layouts stay: an edit relies on nodes that keep their names to keep their meaning.
     serialized, records = core.rewrite(
         before.SerializeToString(),
-        f"/device:{device_type}:0",
+        _trace_where.device(),
         kept,
         layouts=False,
         compiled=where == "xla",

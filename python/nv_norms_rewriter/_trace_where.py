@@ -150,6 +150,14 @@ def device_type() -> str:
     return "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
 
 
+def device() -> str:
+    """That device, as "/device:GPU:1": replicas of a tf.distribute.Strategy have their own."""
+    from tensorflow.python.eager import context
+
+    _, _, number = (context.context().device_name or "").rpartition("device:")[2].partition(":")
+    return f"/device:{device_type()}:{number or 0}"
+
+
 def _type_of(device: str) -> str:
     """ "GPU" of "/job:localhost/replica:0/task:0/device:GPU:0", "" where it is not said."""
     return device.rpartition("device:")[2].partition(":")[0].upper()

@@ -153,6 +153,16 @@ def test_fit_inside_xla(tmp_path: Path) -> None:
     assert "| unet3d | mixed_float16 |" in _run("report", out)
 
 
+@pytest.mark.slow
+def test_fit_where_xla_compiles_each_replica(tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    small = ["--small", "--models=bert", "--rounds=1", "--xla=all"]
+    _run("xla_training", *small, "--mirrored", "--compiled", "--csv", out)
+    stock, fused = _rows(out)
+    assert (stock["fused_forward"], fused["fused_forward"]) == ("0", "5")
+    assert fused["model"] == "bert, compiled"
+
+
 def _run_all(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["benchmarks/run.sh", *map(str, arguments)],

@@ -18,6 +18,7 @@ TESTED = {
     "sample_layer_norm.py",
     "sample_instance_norm.py",
     "train_unet3d.py",
+    "train_on_gpus.py",
     "serve_saved_model.py",
     "inspect_remapper_log.py",
 }
@@ -71,6 +72,15 @@ def test_unet_trains_alike_with_a_progress_bar() -> None:
     stock, fused = (float(loss) for loss in re.findall(r"loss (\d\.\d{4}), step", output))
     assert abs(stock - fused) <= 1e-3
     assert float(output.split()[-1]) > 0
+
+
+def test_each_replica_trains_alike_inside_xla_and_without() -> None:
+    sizes = ["--batch=4", "--length=64", "--width=256", "--blocks=1", "--steps=4"]
+    output = _run("train_on_gpus.py", *sizes)
+    losses = [float(loss) for loss in re.findall(r"loss (\d\.\d{4}), step \d", output)]
+    assert len(losses) == 4 and max(losses) - min(losses) <= 1e-3
+    count = 3 * int(re.findall(r"^(\d+) replicas", output)[0])
+    assert output.count(f"{count} layer_norm forward, {count} layer_norm backward") == 2
 
 
 def test_serving_its_own_model_and_one_from_a_path(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,9 @@ from training_norms import GROUP, INSTANCE, LAYER, RMS, Norm, fit, fit_in_float6
 from training_steps import assert_as_close_as_stock, assert_counts, normal
 
 import nv_norms_rewriter
+
+sys.path.append(str(Path(__file__).parents[2] / "examples"))
+from train_on_gpus import CompiledReplicas
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +59,35 @@ def test_fit_under_a_mirrored_strategy(rng, strategy, norm: Norm, policy: str) -
         fused = fit(norm, values, x, target, policy=policy)
     dtype = np.float32 if policy == "float32" else np.float16
     assert_as_close_as_stock(stock, fused, fit_in_float64(norm, values, x, target), dtype=dtype)
+    _assert_fused_on_both(norm)
+
+
+@pytest.mark.parametrize(
+    ("norm", "policy"),
+    [
+        (LAYER, "mixed_float16"),
+        *(pytest.param(norm, "float32", marks=pytest.mark.slow) for norm in (RMS, INSTANCE)),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_fit_where_xla_compiles_each_replica(rng, strategy, norm: Norm, policy: str) -> None:
+    """Forward and backward of a replica are a function of their own, which XLA does compile."""
+    x, target = normal(rng, 8, *norm.shape[1:]), normal(rng, 8, *norm.shape[1:])
+    values = norm.parameters(rng)
+    with nv_norms_rewriter.disabled(), strategy.scope():
+        stock = fit(norm, values, x, target, policy=policy, kind=CompiledReplicas)
+    nv_norms_rewriter.clear_report()
+    nv_norms_rewriter.configure(xla="all")
+    with strategy.scope():
+        fused = fit(norm, values, x, target, policy=policy, kind=CompiledReplicas)
+    nv_norms_rewriter.configure(xla=None)
+    dtype = np.float32 if policy == "float32" else np.float16
+    assert_as_close_as_stock(stock, fused, fit_in_float64(norm, values, x, target), dtype=dtype)
+    _assert_fused_on_both(norm)
+    assert {record.where for record in nv_norms_rewriter.report()} == {"xla"}
+
+
+def _assert_fused_on_both(norm: Norm) -> None:
     report = nv_norms_rewriter.report()
     assert_counts(report, {norm.kind: 2}, {norm.kind: 2})
     assert len({record.device for record in report}) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -119,14 +120,16 @@ def fit(
     batch_size: int = 8,
     library: str = "keras",
     jit_compile: bool = False,
+    kind: Callable[..., Any] | None = None,
 ) -> list[np.ndarray]:
     """The parameters after an epoch of plain gradient descent (the rate is 1) on the mean square
-    error of a model of this norm alone; what comes out of it is cast to float32."""
+    error of a model of this norm alone; what comes out of it is cast to float32. The model is of
+    class `kind`; None: of the library's own."""
     keras = importlib.import_module(library)
     inputs = keras.Input(x.shape[1:])
     layer, _ = norm.build(values, policy)
     outputs = keras.layers.Activation("linear", dtype="float32")(layer(inputs))
-    model = keras.Model(inputs, outputs)
+    model = (kind or keras.Model)(inputs, outputs)
     model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=jit_compile)
     model.fit(x, target, batch_size=batch_size, epochs=1, verbose=0, shuffle=False)
     return flat(layer.get_weights())
