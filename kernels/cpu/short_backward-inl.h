@@ -21,6 +21,7 @@ struct ShortTerms {
   Vec<A> slope;
   Vec<A> xhat_offset;
   // Of rows that have a parameter each:
+  RowParams<A> params;
   Vec<A> gamma;
   Wide<A> dgamma;
   Wide<A> dbeta;
@@ -101,7 +102,8 @@ NV_NORMS_INLINE ShortTerms<A> ShortTermsOf(const RowBackward<T>& task, const A* 
   Wide<A> w = ToWide(sums[1]);
   Wide<A> gamma{};
   if (by_row) {
-    out.gamma = LoadRowParams(task.layout, task.gamma, row, A(1));
+    out.params.Find(task.layout, row);
+    out.gamma = out.params.Of(task.gamma, A(1));
     gamma = ToWide(out.gamma);
   }
   const Wide<A> we = ToWide(sums[2]);
@@ -138,8 +140,8 @@ NV_NORMS_INLINE ShortTerms<A> ShortTermsOf(const RowBackward<T>& task, const A* 
 // Sums of dy * xhat and of dy for each place of a block.
 template <typename A>
 struct ShortParamSums {
-  alignas(NV_NORMS_VECTOR_BYTES) double gamma[kShortBackward * kLanes<A>];
-  alignas(NV_NORMS_VECTOR_BYTES) double beta[kShortBackward * kLanes<A>];
+  alignas(NV_NORMS_VECTOR_BYTES) double gamma[kShortBackward.most() * kLanes<A>];
+  alignas(NV_NORMS_VECTOR_BYTES) double beta[kShortBackward.most() * kLanes<A>];
 };
 
 // Blocks whose terms of dgamma and dbeta are added before they go to doubles.
@@ -156,28 +158,16 @@ bool ByOneBlock(int64_t cols) {
          sizeof(T) >= sizeof(float);
 }
 
-// Adds each row's number to that of its parameter.
-template <typename A>
-NV_NORMS_INLINE void AddToRowParams(const RowLayout& layout, int64_t row, int64_t rows,
-                                    const Wide<A>& wide, double* to) {
-  if (to == nullptr) return;
-  int64_t at[kLanes<A>];
-  FindRowParams(layout, row, rows, at);
-  double lanes[kLanes<A>];
-  std::memcpy(lanes, &wide, sizeof lanes);
-  for (int64_t i = 0; i < rows; ++i) to[at[i]] += lanes[i];
-}
-
 // `together` blocks, at once. dx_step: from one block's dx to the next one's, 0 if nobody wants dx.
 // sums: where columns have parameters; dgamma, dbeta: where rows have one each (by_row).
 template <bool stream, bool by_row, int together, typename T>
 __attribute__((noinline)) void BackwardShortBlocks(
-    const RowBackward<T>& task, const ShortRowTables<ComputedIn<T>, kShortBackward>& tables,
+    const RowBackward<T>& task, const ShortRowTables<ComputedIn<T>, kShortBackward.most()>& tables,
     int64_t row, int64_t rows, const T* x, const T* dy, T* dx, int64_t dx_step,
     ShortParamSums<ComputedIn<T>>* sums, double* dgammas, double* dbetas) {
   using A = ComputedIn<T>;
   constexpr int64_t lanes = kLanes<A>;
-  constexpr int64_t room = std::is_same_v<T, A> ? 1 : kShortBackward * lanes;
+  constexpr int64_t room = std::is_same_v<T, A> ? 1 : kShortBackward.most() * lanes;
   const int64_t size = task.layout.cols * lanes;
   alignas(NV_NORMS_VECTOR_BYTES) A x_rooms[together][room];
   alignas(NV_NORMS_VECTOR_BYTES) A dy_rooms[together][room];
@@ -187,11 +177,10 @@ __attribute__((noinline)) void BackwardShortBlocks(
   for (int b = 0; b < together; ++b) {
     x_wide[b] = AsComputed(x + b * size, size, x_rooms[b]);
     dy_wide[b] = AsComputed(dy + b * size, size, dy_rooms[b]);
-    const int64_t first = row + b * lanes;
-    terms[b] = ShortTermsOf<by_row>(task, x_wide[b], dy_wide[b], first, rows);
+    terms[b] = ShortTermsOf<by_row>(task, x_wide[b], dy_wide[b], row + b * lanes, rows);
     if (by_row) {
-      AddToRowParams(task.layout, first, rows, terms[b].dgamma, dgammas);
-      AddToRowParams(task.layout, first, rows, terms[b].dbeta, dbetas);
+      terms[b].params.Add(terms[b].dgamma, rows, dgammas);
+      terms[b].params.Add(terms[b].dbeta, rows, dbetas);
     }
   }
   const int64_t ahead = std::max(
@@ -237,13 +226,13 @@ void BackwardShortRowBlocksAs(const RowBackward<T>& task, int64_t begin, int64_t
   constexpr int64_t lanes = kLanes<A>;
   const int64_t cols = task.layout.cols;
   const int64_t size = cols * lanes;
-  ShortRowTables<A, kShortBackward> tables;
+  ShortRowTables<A, kShortBackward.most()> tables;
   const A* none = nullptr;
   tables.Fill(cols, by_row ? none : task.gamma, none);
   ShortParamSums<A> all;
   ShortParamSums<A>* sums = by_row || (dgamma == nullptr && dbeta == nullptr) ? nullptr : &all;
   for (int64_t i = 0; sums != nullptr && i < size; ++i) all.gamma[i] = all.beta[i] = 0;
-  T unwanted[kShortBackward * lanes];
+  T unwanted[kShortBackward.most() * lanes];
   const T* x = task.x + (begin - task.first_row) * cols;
   const T* dy = task.dy + (begin - task.first_row) * cols;
   const bool wanted = task.dx_step != 0;
@@ -258,9 +247,9 @@ void BackwardShortRowBlocksAs(const RowBackward<T>& task, int64_t begin, int64_t
     dy += kShortTogether * size;
     dx += kShortTogether * dx_step;
   }
-  T x_rest[kShortBackward * lanes] = {};
-  T dy_rest[kShortBackward * lanes] = {};
-  alignas(NV_NORMS_VECTOR_BYTES) T dx_rest[kShortBackward * lanes];
+  T x_rest[kShortBackward.most() * lanes] = {};
+  T dy_rest[kShortBackward.most() * lanes] = {};
+  alignas(NV_NORMS_VECTOR_BYTES) T dx_rest[kShortBackward.most() * lanes];
   for (; row < end; row += lanes, x += size, dy += size, dx += dx_step) {
     if (row + lanes <= end) {
       BackwardShortBlocks<stream, by_row, 1>(task, tables, row, lanes, x, dy, dx, dx_step, sums,

@@ -174,13 +174,14 @@ NV_NORMS_INLINE ShortScaling<A> ShortStatistics(const RowForward<T>& task, const
 // row is computed by the same code, wherever it is.
 template <bool stream, bool in_all_passes, bool by_row, typename T>
 __attribute__((noinline)) void ForwardShortBlocksAs(
-    const RowForward<T>& task, const ShortRowTables<ComputedIn<T>, kShortForward>& tables,
+    const RowForward<T>& task, const ShortRowTables<ComputedIn<T>, kShortForward.most()>& tables,
     int64_t row, int64_t blocks, int64_t rows, const T* x, T* y) {
   using A = ComputedIn<T>;
   constexpr int64_t lanes = kLanes<A>;
   const int64_t size = task.layout.cols * lanes;
   const int64_t far = std::max(kBlocksAhead * size, kAheadBytes / static_cast<int64_t>(sizeof(T)));
-  alignas(NV_NORMS_VECTOR_BYTES) A rooms[2][std::is_same_v<T, A> ? 1 : kShortForward * lanes];
+  alignas(NV_NORMS_VECTOR_BYTES)
+      A rooms[2][std::is_same_v<T, A> ? 1 : kShortForward.most() * lanes];
   const A* wide = nullptr;
   ShortScaling<A> scaling{};
   for (int64_t b = 0; b <= blocks; ++b, x += size) {
@@ -191,8 +192,10 @@ __attribute__((noinline)) void ForwardShortBlocksAs(
       const int64_t first = row + b * lanes;
       scaling = ShortStatistics<in_all_passes>(task, wide, first, rows, x + far);
       if (by_row) {
-        scaling.gamma = LoadRowParams(task.layout, task.gamma, first, A(1));
-        scaling.beta = LoadRowParams(task.layout, task.beta, first, A(0));
+        RowParams<A> params;
+        params.Find(task.layout, first);
+        scaling.gamma = params.Of(task.gamma, A(1));
+        scaling.beta = params.Of(task.beta, A(0));
       }
     }
     if (b == 0) continue;
@@ -217,8 +220,8 @@ __attribute__((noinline)) void ForwardShortBlocksAs(
 
 template <bool stream, bool by_row, typename T>
 void ForwardShortBlocksOf(const RowForward<T>& task,
-                          const ShortRowTables<ComputedIn<T>, kShortForward>& tables, int64_t row,
-                          int64_t blocks, int64_t rows, const T* x, T* y) {
+                          const ShortRowTables<ComputedIn<T>, kShortForward.most()>& tables,
+                          int64_t row, int64_t blocks, int64_t rows, const T* x, T* y) {
   if (stream && task.layout.cols > kStoresSuffice) {
     ForwardShortBlocksAs<stream, stream, by_row>(task, tables, row, blocks, rows, x, y);
   } else {
@@ -228,8 +231,8 @@ void ForwardShortBlocksOf(const RowForward<T>& task,
 
 template <bool stream, typename T>
 void ForwardShortBlocks(const RowForward<T>& task,
-                        const ShortRowTables<ComputedIn<T>, kShortForward>& tables, int64_t row,
-                        int64_t blocks, int64_t rows, const T* x, T* y) {
+                        const ShortRowTables<ComputedIn<T>, kShortForward.most()>& tables,
+                        int64_t row, int64_t blocks, int64_t rows, const T* x, T* y) {
   if (ParamByColumn(task.layout)) {
     ForwardShortBlocksOf<stream, false>(task, tables, row, blocks, rows, x, y);
   } else {
@@ -243,7 +246,7 @@ void ForwardShortRowBlocks(const RowForward<T>& task, int64_t begin, int64_t end
   using A = ComputedIn<T>;
   constexpr int64_t lanes = kLanes<A>;
   const int64_t cols = task.layout.cols;
-  ShortRowTables<A, kShortForward> tables;
+  ShortRowTables<A, kShortForward.most()> tables;
   const A* none = nullptr;
   const bool by_column = ParamByColumn(task.layout);
   tables.Fill(cols, by_column ? task.gamma : none, by_column ? task.beta : none);
@@ -260,12 +263,12 @@ void ForwardShortRowBlocks(const RowForward<T>& task, int64_t begin, int64_t end
   const int64_t done = blocks * lanes;
   const int64_t rest = end - begin - done;
   if (rest == 0) return;
-  T x_rest[kShortForward * lanes] = {};
-  T y_rest[kShortForward * lanes];
+  T x_rest[kShortForward.most() * lanes] = {};
+  T y_rest[kShortForward.most() * lanes];
   std::memcpy(x_rest, x + done * cols, rest * cols * sizeof(T));
   // As the blocks before, by the same code.
   if (task.stream) {
-    alignas(NV_NORMS_VECTOR_BYTES) T streamed[kShortForward * lanes];
+    alignas(NV_NORMS_VECTOR_BYTES) T streamed[kShortForward.most() * lanes];
     ForwardShortBlocks<true>(task, tables, begin + done, 1, rest, x_rest, streamed);
     FinishStreams();
     std::memcpy(y_rest, streamed, sizeof y_rest);

@@ -230,17 +230,31 @@ NV_NORMS_INLINE Wide<A> LoadStatistics(DType stat, const void* from, int64_t ind
   return out;
 }
 
-// The parameters of the rows from `row` on, one for each; `otherwise` where there are none.
+// Where the rows of a block, one parameter each, have theirs.
 template <typename A>
-NV_NORMS_INLINE Vec<A> LoadRowParams(const RowLayout& layout, const A* params, int64_t row,
-                                     A otherwise) {
-  if (params == nullptr) return Splat(otherwise);
+struct RowParams {
   int64_t at[kLanes<A>];
-  FindRowParams(layout, row, kLanes<A>, at);
-  alignas(NV_NORMS_VECTOR_BYTES) A out[kLanes<A>];
-  for (int64_t i = 0; i < kLanes<A>; ++i) out[i] = params[at[i]];
-  return Load(out);
-}
+
+  NV_NORMS_INLINE void Find(const RowLayout& layout, int64_t row) {
+    FindRowParams(layout, row, kLanes<A>, at);
+  }
+
+  // `otherwise` where there are none.
+  NV_NORMS_INLINE Vec<A> Of(const A* params, A otherwise) const {
+    if (params == nullptr) return Splat(otherwise);
+    alignas(NV_NORMS_VECTOR_BYTES) A out[kLanes<A>];
+    for (int64_t i = 0; i < kLanes<A>; ++i) out[i] = params[at[i]];
+    return Load(out);
+  }
+
+  // Adds the numbers of the first `rows` rows to those of their parameters.
+  NV_NORMS_INLINE void Add(const Wide<A>& wide, int64_t rows, double* to) const {
+    if (to == nullptr) return;
+    double lanes[kLanes<A>];
+    std::memcpy(lanes, &wide, sizeof lanes);
+    for (int64_t i = 0; i < rows; ++i) to[at[i]] += lanes[i];
+  }
+};
 
 // What belongs to an element of a block by its place alone. A vector of a block holds elements of
 // several rows.
