@@ -64,7 +64,8 @@ CASES = [
         (2, (3, 40000)),
         # a vector of rows with a parameter each: fewer channels than lanes, whole blocks and parts
         (-1, (9, 40, 2, 2)), (-1, (20, 3, 7)), (-1, (4, 32, 4, 4)), (-1, (2, 17, 63)),
-        (-1, (3, 11, 64)), (-1, (3, 7, 112)), (-1, (3, 7, 121)), (-1, (2, 9, 128)), (-1, (2, 9, 129)),
+        (-1, (3, 11, 64)), (-1, (3, 7, 112)), (-1, (3, 7, 121)), (-1, (2, 9, 128)),
+        (-1, (2, 9, 129)),
     ]],
     # parameters of each sample
     *[({"groups": groups, "channels_last": last, "per_sample": True}, shape)
