@@ -35,15 +35,29 @@ std::optional<Dimensions> Known(const TensorInfo& info) {
   return info.dims;
 }
 
-// What the shape of a gradient's other input, or what reads the gradient, says of its shape.
-std::optional<Dimensions> ShapeOfGradient(const GraphView& view, const Shapes& shapes, int node) {
-  if (const auto other = Known(shapes.Get(view.inputs(node)[1]))) return other;
+// How often the Tile that reads a gradient, perhaps behind a Reshape, repeats it along each of its
+// dimensions: the gradient of a moment, where the sizes of what it is a moment of were known. Empty
+// if there is none.
+Dimensions MultiplesOfTile(const GraphView& view, int node) {
   for (const Consumer& c : view.consumers(node)) {
-    if (view.op(c.node) != "Tile" || c.slot != 0) continue;
-    // There is a multiple for each dimension.
+    if (c.slot != 0) continue;
+    if (view.op(c.node) == "Reshape") {
+      const Dimensions multiples = MultiplesOfTile(view, c.node);
+      if (!multiples.empty()) return multiples;
+    }
+    if (view.op(c.node) != "Tile") continue;
     const auto multiples = IntConstant(view, view.inputs(c.node)[1].node);
-    if (multiples && !multiples->scalar) return Dimensions(multiples->values.size(), -1);
+    if (multiples && !multiples->scalar) return multiples->values;
   }
+  return {};
+}
+
+// What the shape of a gradient's other input, or what reads the gradient, says of its shape.
+std::optional<Dimensions> ShapeOfGradient(const GraphView& view, const Shapes& shapes, int node,
+                                          const Dimensions& multiples) {
+  if (const auto other = Known(shapes.Get(view.inputs(node)[1]))) return other;
+  // There is a multiple for each dimension.
+  if (!multiples.empty()) return Dimensions(multiples.size(), -1);
   return std::nullopt;
 }
 
@@ -52,8 +66,10 @@ class Learner {
   Learner(const GraphView& view, Shapes* shapes) : view_(view), shapes_(shapes) {}
 
   // From a root back to what it is the root of the moments of. Inference knows some steps between.
-  void Learn(TensorId root, const Dimensions& dims) {
+  // The multiples are those of the moment's gradient, if it is made by a Tile.
+  void Learn(TensorId root, const Dimensions& dims, const Dimensions& multiples) {
     pending_ = {{root, dims}};
+    multiples_ = multiples;
     for (size_t i = 0; i < pending_.size() && i < kMaxSteps; ++i) {
       const auto [tensor, shape] = pending_[i];
       const TensorInfo info = shapes_->Get(tensor);
@@ -92,7 +108,9 @@ class Learner {
     const int64_t rank = static_cast<int64_t>(dims.size());
     for (int64_t axis : axes->values) {
       if (axis < -rank || axis >= rank) return;
-      dims[axis < 0 ? axis + rank : axis] = -1;
+      const int64_t at = axis < 0 ? axis + rank : axis;
+      // Of one it may be broadcast.
+      dims[at] = multiples_.size() == dims.size() && multiples_[at] > 1 ? multiples_[at] : -1;
     }
     pending_.emplace_back(view_.inputs(node)[0], dims);
   }
@@ -107,6 +125,7 @@ class Learner {
   const GraphView& view_;
   Shapes* shapes_;
   std::vector<std::pair<TensorId, Dimensions>> pending_;
+  Dimensions multiples_;
 };
 
 }  // namespace
@@ -116,9 +135,10 @@ void LearnFromGradients(const GraphView& view, Shapes* shapes) {
   for (int node = 0; node < view.num_nodes(); ++node) {
     if (!view.alive(node) || !IsRootGradient(view.op(node))) continue;
     const TensorId root = view.inputs(node)[0];
+    const Dimensions multiples = MultiplesOfTile(view, node);
     auto dims = Known(shapes->Get(root));
-    if (!dims) dims = ShapeOfGradient(view, *shapes, node);
-    if (dims) learner.Learn(root, *dims);
+    if (!dims) dims = ShapeOfGradient(view, *shapes, node, multiples);
+    if (dims) learner.Learn(root, *dims, multiples);
   }
 }
 

@@ -194,3 +194,69 @@ def test_gradient_through_a_reshape(rng, shape: tuple[int, ...]) -> None:
         got = run(each, {"x": x}, ["y:0", "dx:0"])
         for one, want in zip(got, (y, dx), strict=True):
             np.testing.assert_allclose(one, want.reshape(shape), 1e-4, 1e-4)
+
+
+def _rms_by_hand(tile: Callable, size: int) -> tuple[Callable, Callable]:
+    """The gradient of an RMS norm as TensorFlow makes it where it knows x's shape."""
+
+    def make(x: tf.Tensor, dy: tf.Tensor) -> None:
+        squares = tf.reduce_mean(tf.square(x), -1, keepdims=True)
+        rstd = tf.math.rsqrt(squares + EPSILON)
+        tf.identity(x * rstd, name="y")
+        along = tf.reduce_sum(dy * x, -1, keepdims=True)
+        of_squares = tile(tf.raw_ops.RsqrtGrad(y=rstd, dy=along)) * (1 / size)
+        tf.identity(2 * x * of_squares + dy * rstd, name="dx")
+
+    def want(x: np.ndarray, dy: np.ndarray) -> np.ndarray:
+        rstd = 1 / np.sqrt(np.mean(x**2, -1, keepdims=True) + EPSILON)
+        return dy * rstd - x * rstd**3 * np.sum(dy * x, -1, keepdims=True) / size
+
+    return make, want
+
+
+@pytest.mark.parametrize(
+    ("multiples", "size", "fused"),
+    [((1, 8), 8, True), ((1, 1), 8, False), ((1, 1), 1, False), ((1, 8), 4, False), ((), 8, False)],
+)
+def test_gradient_that_is_tiled(rng, multiples: tuple[int, ...], size: int, fused: bool) -> None:
+    """Nobody knows x's rank, and how often its moment's gradient is repeated tells its size."""
+    make, want = _rms_by_hand(lambda t: tf.tile(t, multiples) if multiples else t, size)
+    graph = trace(lambda: make(placeholder("x", None) + 1, placeholder("dy", (3, 8))))
+    after, report = rewrite(graph, fetches=["y", "dx"])
+    x, dy = _x(rng, 3, 8), rng.normal(size=(3, 8)).astype(np.float32)
+    expected = want(x.astype(np.float64) + 1, dy.astype(np.float64))
+    for each in (graph, after):
+        got = run(each, {"x": x, "dy": dy}, "dx:0")
+        np.testing.assert_allclose(got, expected, 1e-4, 1e-4)
+    assert any(record.direction == "backward" for record in report.fused) == fused
+
+
+_NORMS_OF_BATCHES = {
+    "rms": (_rms_norm, (-1,), (4, 6)),
+    "rms.4d": (_rms_norm, (-1,), (2, 3, 5, 6)),
+    "layer": (layer_norm, (-1,), (4, 6)),
+    "instance": (lambda x: layer_norm(x, [1, 2]), (1, 2), (2, 3, 5, 6)),
+}
+
+
+@pytest.mark.parametrize("name", _NORMS_OF_BATCHES)
+def test_gradient_behind_an_op_of_unknown_shape(rng, name: str) -> None:
+    """Such as a function that XLA compiles. Who took the gradient knew the shape."""
+    norm, axes, shape = _NORMS_OF_BATCHES[name]
+    gamma = rng.uniform(0.5, 2, shape[-1]).astype(np.float32)
+    compiled = tf.function(tf.identity, jit_compile=True, autograph=False)
+
+    def make() -> None:
+        g = tf.constant(gamma)
+        x = compiled(placeholder("x", shape))
+        y = tf.identity(norm(x) * g, name="y")
+        tf.identity(tf.gradients(y, x, tf.sin(placeholder("dy", shape)))[0], name="dx")
+
+    graph = trace(make)
+    x, dy = _x(rng, *shape), rng.normal(size=shape).astype(np.float32)
+    after, report = rewrite(graph, fetches=["y", "dx"])
+    dz = np.sin(dy.astype(np.float64))
+    want = oracle.backward(dz, x, gamma, axes, (-1,), EPSILON, subtract_mean=norm != _rms_norm)
+    for each in (graph, after):
+        np.testing.assert_allclose(run(each, {"x": x, "dy": dy}, "dx:0"), want.dx, 1e-4, 1e-4)
+    assert {record.direction for record in report.fused} == {"forward", "backward"}
