@@ -71,11 +71,14 @@ Status LaunchBackwardColumnsResident(const BackwardPlan& plan, const BackwardBuf
   auto* lines = reinterpret_cast<XhatLine<float>*>(rest);
   const bool params = buffers.dgamma != nullptr || buffers.dbeta != nullptr;
   const bool rows = shape.row_items > 0;
+  // A kernel more takes 2 us: 1 x 64^2 x 256 13.0 us, without the parameters' gradients 10.8.
+  const bool whole = params && layout.s_stride == 0 && (layout.n == 1 || layout.n_stride != 0);
   GradientOutputs outputs = {};
+  outputs.whole = whole;
   if (params && rows) {
     outputs.dgamma = reinterpret_cast<float*>(rest);
     outputs.dbeta = reinterpret_cast<float*>(rest + RowPartialBytes(shape));
-  } else if (params) {
+  } else if (params && !whole) {
     outputs.lines = lines;
     if (layout.s_stride == 0) outputs.sums = reinterpret_cast<ChannelSums*>(sums);
   }
@@ -83,7 +86,7 @@ Status LaunchBackwardColumnsResident(const BackwardPlan& plan, const BackwardBuf
       "normalization gradient of resident columns", KernelFor(problem, shape.streaming, rows),
       shape.blocks * shape.groups, shape.blocks > 1, plan.strips.shared, stream, launched, shape,
       problem, buffers, outputs, workspace));
-  if (!*launched || !params) return Status();
+  if (!*launched || !params || whole) return Status();
   if (rows) {
     return LaunchFinish(problem, layout.s, buffers, outputs.dgamma, outputs.dbeta, shape.groups,
                         plan.device, stream);

@@ -13,6 +13,7 @@ namespace cuda {
 
 // Where a block's part of the gradient of the parameters goes, for another kernel to add up.
 struct GradientOutputs {
+  bool whole;              // nowhere: it is the whole gradient already
   ChannelSums* sums;       // [n, channels]
   XhatLine<float>* lines;  // [statistics]
   float* dgamma;           // [groups of blocks, rows], where parameters belong to rows
@@ -277,15 +278,17 @@ struct BackwardBody {
     const StripUnit at(shape, unit);
     TermsOfColumns(shape, problem.formula, scratch, Means(half), FirstStat(at),
                    place.rank == 0 ? outputs.lines : nullptr);
-    if (place.rank == 0 && outputs.sums != nullptr) StoreChannels(at);
+    if (place.rank == 0 && outputs.sums != nullptr) StoreSums(at);
     __syncthreads();
+    if (place.rank == 0 && outputs.whole) StoreParams(at);
     TakeTerms();
     half ^= 1;
   }
 
-  // Every channel's sums: over its columns, where several rows are taken as one.
-  __device__ __forceinline__ void StoreChannels(const StripUnit& at) const {
-    ChannelSums* to = outputs.sums + at.n * shape.channels;
+  // Calls use(c, sums) for every channel c of the strip with its sums: over its columns, where
+  // several rows are taken as one.
+  template <typename F>
+  __device__ __forceinline__ void ForChannels(const F& use) const {
 #pragma unroll 1
     for (int c = threadIdx.x; c < shape.columns / shape.fold; c += kResidentThreads) {
       ChannelSums sums = {0, 0, 0};
@@ -295,8 +298,27 @@ struct BackwardBody {
         sums.dy += scratch.sums[kGradientNumbers * column + 1];
         sums.dy_e += scratch.sums[kGradientNumbers * column + 2];
       }
-      to[ChannelOf(shape, at.strip, c)] = sums;
+      use(c, sums);
     }
+  }
+
+  __device__ __forceinline__ void StoreSums(const StripUnit& at) const {
+    ChannelSums* to = outputs.sums + at.n * shape.channels;
+    ForChannels([&](int c, const ChannelSums& sums) { to[ChannelOf(shape, at.strip, c)] = sums; });
+  }
+
+  __device__ __forceinline__ void StoreParams(const StripUnit& at) const {
+    ForChannels([&](int c, const ChannelSums& sums) {
+      const XhatLine<float> line = XhatLineOf(scratch.stats[c / shape.depth]);
+      const double dgamma = line.rstd * sums.dy_e + line.offset * sums.dy;
+      const int64_t param = shape.ParamOf(at.n, ChannelOf(shape, at.strip, c));
+      if (buffers.dgamma != nullptr) {
+        StoreOne<double>(problem.dparam, buffers.dgamma, param, dgamma);
+      }
+      if (buffers.dbeta != nullptr) {
+        StoreOne<double>(problem.dparam, buffers.dbeta, param, sums.dy);
+      }
+    });
   }
 
   __device__ __forceinline__ void TakeTerms() {

@@ -12,11 +12,35 @@ namespace {
 // The figures that are given beside these numbers are from one H200: benchmarks/results,
 // docs/kernels-columns.md.
 constexpr int kMaxVectors = 256;
-constexpr int kOneHop = 4224;  // sums of a group that every block may read; not tuned yet
+// Sums of a group that every block may read. Times as fast as in two hops: 8448 of 1 x 64^3 x 64,
+// forward, 1.07 to 1.13, of 1 x 48^3 x 64, the gradient from bfloat16 to float32, 1.08 to 1.11;
+// 12672 of 1 x 65536 x 96 0.90.
+constexpr int kOneHop = 8448;
 // Vectors of a strip: below a line of 128 bytes it takes twice the time; two lines are 3 to 10 %
 // better than one, except where a unit is then a single block's.
 constexpr int kLine = 8;
 constexpr int kTwoLines = 16;
+// But strips of half a line where a group of blocks would exchange sums of so many columns, over
+// all its blocks, that the exchange takes as long as what they read. Forward, gradient, times as
+// fast with half lines: bfloat16 1 x 65536 x 64 (132 blocks of 64 columns) 1.27 and 1.33, 1 x
+// 32768 x 128 (66) 1.10 and 1.10, 1 x 16384 x 192 (44) 1.08 and 1.06, 2 x 16384 x 128 (33) 1.05 and
+// 1.05, 5 x 16384 x 64 (26) 1.00 and 0.99; float32 1 x 65536 x 32 (132 blocks of 32) 1.08 and 1.05,
+// 1 x 36864 x 64 (66) 1.01 and 0.95.
+constexpr int64_t kManyColumns = 2000;
+constexpr int64_t kManyColumnsOfFloats = 4000;
+// Of more bytes than these, lines matter more: 1 x 65536 x 128 1.04 forward, 0.96 to 1.01 in the
+// gradient, which reads twice as much; 2 x 48^3 x 64 0.98 and 0.92.
+constexpr int64_t kHalfLinesTo = 20000000;
+// Where all blocks have one unit: the gradient of 1 x 48^3 x 64 1.28.
+constexpr int64_t kHalfLinesOfOneTo = 30000000;
+// And strips of a half or a quarter of a line where each unit is then a block's own, which waits
+// for no other, and most multiprocessors have one. bfloat16 33 x 784 x 128 (132 units of half
+// lines) 1.24 and 1.15, 20 x 784 x 128 (80) 1.12 and 1.06, 12 x 1024 x 128 (96 of quarters) 1.17
+// and 1.09; float32 8 x 1536 x 256 (128) 1.17 and 1.09; but 320 channels in 32 groups, half lines
+// of 80 bytes, 0.96 and 0.89, and quarters from float32 to bfloat16, 16 x 3136 x 64, 0.79.
+// In bytes of a vector's column, of dy beside it, too, where all multiprocessors have a unit; of
+// more, bfloat16 8 x 4096 x 256 (128 of quarters) 0.96 and 0.81, 5 x 3136 x 256 (80) 0.97.
+constexpr int64_t kBytesOfOwn = 52800;
 // Float32, forward, layer norm over the middle of 2 x 64 x 262144: 0.26 of the copy's speed in
 // strips of 16 vectors, a tile each; 0.62, 0.67 and 0.56 in strips of 2, 4 and 8 tiles. Sums of
 // more columns take longer than what barriers they save: 2048 x 49 x 512, 0.20 in strips of 8
@@ -54,6 +78,30 @@ int64_t NarrowestStrip(int64_t width, int64_t quantum, int64_t least) {
     if (width % v == 0 && v >= least) return v;
   }
   return width <= kMaxVectors ? width : 0;
+}
+
+// Whether groups of blocks with so many vectors of columns in all would exchange too much.
+bool ManyColumns(int64_t vectors, int64_t units, int number_bytes, int64_t bytes) {
+  const int64_t columns = vectors * kVectorBytes / number_bytes;
+  return columns >= (number_bytes == 2 ? kManyColumns : kManyColumnsOfFloats) &&
+         bytes <= (units == 1 ? kHalfLinesOfOneTo : kHalfLinesTo);
+}
+
+// The widest strip below a line whose units are blocks' own, and as many as most multiprocessors;
+// 0: there is none.
+int64_t StripOfBlock(const Device& device, int64_t width, int64_t quantum, int64_t n,
+                     int number_bytes, int64_t vector_bytes) {
+  const int64_t least = number_bytes == 2 ? kLine / 4 : kLine / 2;
+  for (int64_t wanted = kLine / 2; wanted >= least; wanted /= 2) {
+    const int64_t vectors = NarrowestStrip(width, quantum, wanted);
+    if (vectors == 0 || vectors >= kLine || vectors % 2 != 0) continue;
+    const int64_t units = n * (width / vectors);
+    if (units <= device.multiprocessors && 5 * units >= 3 * device.multiprocessors &&
+        vector_bytes * device.multiprocessors <= kBytesOfOwn * units) {
+      return vectors;
+    }
+  }
+  return 0;
 }
 
 }  // namespace
@@ -128,6 +176,13 @@ bool CutStrips(const ColumnLayout& layout, const Device& device, int number_byte
   cut(line, units_of(line));
   const int64_t unit_bytes = rows * line * ItemBytes(beside);
   const int64_t bytes = unit_bytes * units_of(line);
+  if (out.blocks > 1 && layout.s_stride == 0) {
+    const int64_t narrow = ManyColumns(out.blocks * line, units_of(line), number_bytes, bytes)
+                               ? NarrowestStrip(width, quantum, kLine / 2)
+                               : StripOfBlock(device, width, quantum, layout.n, number_bytes,
+                                              rows * ItemBytes(beside));
+    if (narrow > 0) cut(narrow, units_of(narrow));
+  }
   const int64_t lines = NarrowestStrip(width, quantum, kTwoLines);
   if (out.blocks > 1 && lines > 0 &&
       bytes > (beside == kVectorBytes ? kGradientTwoLinesFrom : kTwoLinesFrom)) {
