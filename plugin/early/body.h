@@ -29,6 +29,8 @@ class Body {
   virtual std::vector<Link> readers(int node) const = 0;  // of any of its outputs
   virtual bool is_training(int node) const = 0;           // of a FusedBatchNorm
   virtual const std::string& device(int node) const = 0;  // "" where that is not decided
+  // Whether a node is a constant of axes of which the first is negative.
+  virtual bool counts_from_the_last(int node) const = 0;
   // Whether arguments may turn out to be constants: those of functions that are called somewhere.
   virtual bool arguments_may_be_constant() const = 0;
   // Lets a Snapshot hand on what is read there. False, and nothing is changed, if that cannot be.
@@ -45,6 +47,7 @@ class RuntimeGraph : public Body {
   std::vector<Link> readers(int node) const override;
   bool is_training(int node) const override;
   const std::string& device(int node) const override;
+  bool counts_from_the_last(int node) const override;
   bool arguments_may_be_constant() const override { return false; }
   bool PutSnapshot(Link link) override;
 
@@ -62,6 +65,7 @@ class FunctionBody : public Body {
   std::vector<Link> readers(int node) const override;
   bool is_training(int node) const override;
   const std::string& device(int node) const override { return function_->node_def(node).device(); }
+  bool counts_from_the_last(int node) const override;
   bool arguments_may_be_constant() const override { return true; }
   bool PutSnapshot(Link link) override;
 

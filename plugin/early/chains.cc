@@ -1,12 +1,16 @@
 // The shapes of op types that tensorflow/core/grappler/optimizers/remapper.cc of TensorFlow 2.21
-// looks for. Of the first it checks the axes of the mean, but neither those of the variance nor
-// where gamma runs, and it loses epsilon where it makes _MklLayerNorm; of the second it looks at no
-// shape. (A third, with a Square of another Sub than the one that is scaled, it never meets: an
+// looks for. Of the first two it checks the axes of the mean, but neither those of the variance nor
+// where gamma runs, and it loses epsilon where it makes _MklLayerNorm; of the third it looks at no
+// shape. (A fourth, with a Square of another Sub than the one that is scaled, it never meets: an
 // earlier pass makes a SquaredDifference of that.)
 //
 //   by moments, gamma and beta constant:
 //     w = Rsqrt(Mean(SquaredDifference(x, m)) + e) * gamma,  m = Mean(x)
 //     y = x * w + (beta - w * m)
+//   as the formula is written, over axes counted from the first (a layer norm with any gamma and
+//   beta). Arithmetic optimizations keep the remapper from most of these, but not from a division:
+//     y = (x - m) * Rsqrt(Mean(SquaredDifference(x, m)) + e) * gamma + beta
+//     y = (x - m) / Sqrt(Mean(SquaredDifference(x, m)) + e) * gamma + beta, or Pow
 //   tf_keras' layer norm:
 //     y = Reshape(FusedBatchNormV3(Reshape(x), Fill, Fill)) * gamma + beta
 #include "plugin/early/chains.h"
@@ -28,7 +32,7 @@ class Finder {
     std::vector<Link> links;
     for (int node = 0; node < body_.num_nodes(); ++node) {
       Link link{-1, 0};
-      if (body_.op(node) == "Rsqrt" && Moments(node, &link)) links.push_back(link);
+      if (IsRoot(body_.op(node)) && Moments(node, &link)) links.push_back(link);
       if (body_.op(node) == "FusedBatchNormV3" && BatchNorm(node)) links.push_back({node, 1});
     }
     return links;
@@ -100,8 +104,10 @@ class Finder {
     return false;
   }
 
-  bool Moments(int rsqrt, Link* link) const {
-    const int add = Behind(rsqrt, 0);
+  static bool IsRoot(const std::string& op) { return op == "Rsqrt" || op == "Sqrt" || op == "Pow"; }
+
+  bool Moments(int root, Link* link) const {
+    const int add = Behind(root, 0);
     if (!IsAdd(add)) return false;
     for (int i = 0; i < 2; ++i) {
       const int variance = Behind(add, i);
@@ -114,7 +120,7 @@ class Finder {
       if (!difference && !centred) continue;
       *link = {add, i};
       // Grappler makes a SquaredDifference of a Square of a Sub that nobody else reads.
-      if (ByMoments(rsqrt, mean)) return true;
+      if ((Is(root, "Rsqrt") && ByMoments(root, mean)) || AsTheFormula(root, mean)) return true;
     }
     return false;
   }
@@ -129,6 +135,23 @@ class Finder {
         for (int sub : Readers(shift, "Sub")) {
           if (Behind(sub, 1) == shift && MayBeConstant(body_.input(sub, 0))) return true;
         }
+      }
+    }
+    return false;
+  }
+
+  // (x - mean) * root, or / root, scaled and shifted. A gradient that reads what is inside keeps
+  // the remapper from it, but not for long: it is fused, and TensorFlow's passes run twice.
+  bool AsTheFormula(int root, int mean) const {
+    if (body_.counts_from_the_last(Behind(mean, 1))) return false;
+    std::vector<int> products = Readers(root, "Mul");
+    for (int quotient : Readers(root, "RealDiv")) products.push_back(quotient);
+    for (int product : products) {
+      const int centred = Other(product, root);
+      int of = -1;
+      if (!Is(centred, "Sub") || !IsCentred(centred, &of) || of != mean) continue;
+      for (int scaled : Readers(product, "Mul")) {
+        if (!Readers(scaled, "AddV2").empty() || !Readers(scaled, "Add").empty()) return true;
       }
     }
     return false;
@@ -162,10 +185,14 @@ void ChainOps::See(const std::string& op) {
     case 'M':
       mean_ = mean_ || op == "Mean";
       break;
+    case 'P':
+      root_ = root_ || op == "Pow";
+      break;
     case 'R':
       root_ = root_ || op == "Rsqrt";
       break;
     case 'S':
+      root_ = root_ || op == "Sqrt";
       square_ = square_ || op == "SquaredDifference" || op == "Square";
       break;
     default:

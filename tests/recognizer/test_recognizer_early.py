@@ -149,6 +149,100 @@ def test_epsilon_of_a_layer_norm_is_kept(rng):
     assert "FusedLayerNorm" in ops and "Snapshot" not in ops
 
 
+ROOTS = {
+    "sqrt": lambda centred, v: centred / tf.sqrt(v),
+    "pow": lambda centred, v: centred / v**0.5,
+    "rsqrt": lambda centred, v: centred * tf.math.rsqrt(v),
+}
+
+
+def as_the_formula(root, mean_axes, variance_axes, gamma, beta):
+    def norm(x):
+        m = tf.reduce_mean(x, mean_axes, keepdims=True)
+        v = tf.reduce_mean(tf.math.squared_difference(x, m), variance_axes, keepdims=True)
+        return ROOTS[root](x - m, v + EPSILON) * gamma + beta
+
+    return norm
+
+
+@pytest.mark.parametrize("root", ROOTS)
+@pytest.mark.parametrize(("shape", "of"), [((6, 8), (8,)), ((2, 3, 8), (8,)), ((6, 8), (1, 8))])
+def test_epsilon_of_a_division_is_kept(rng, root, shape, of):
+    """Over the last axis, counted from the first, by a gamma and beta that are no constants."""
+    x = rng.normal(0.0, 1e-3, shape).astype(np.float32)
+    gamma, beta = (rng.uniform(0.5, 2.0, of).astype(np.float32) for _ in range(2))
+    axes = [len(shape) - 1]
+    norm = as_the_formula(root, axes, axes, tf.Variable(gamma), tf.Variable(beta))
+    got, ops = run(tf.function(norm), tf.constant(x))
+    np.testing.assert_allclose(got, truth(x, axes, axes, gamma, beta), 1e-4, 1e-4)
+    assert fused() == ["layer_norm"] and "Snapshot" not in ops
+
+
+def test_stock_tensorflow_loses_the_epsilon_of_a_division(rng):
+    """Else the tests around show nothing."""
+    x = rng.normal(0.0, 1e-3, (6, 8)).astype(np.float32)
+    ones = np.ones(8, np.float32)
+    norm = as_the_formula("sqrt", [1], [1], tf.Variable(ones), tf.Variable(ones))
+    with nv_norms_rewriter.disabled(), tf.device("CPU"):  # a GPU has no kernel for it
+        got, ops = run(tf.function(norm), tf.constant(x))
+    assert "_MklLayerNorm" in ops
+    assert np.abs(got - truth(x, [1], [1], ones, ones)).max() > 0.1
+
+
+@pytest.mark.parametrize("root", ROOTS)
+@pytest.mark.parametrize("near", NEAR)
+def test_division_that_is_nearly_a_norm_is_right(rng, vectors, root, near):
+    axes, x = NEAR[near], images(rng)
+    norm = as_the_formula(root, *axes, *map(tf.constant, vectors))
+
+    @tf.function
+    def inside(a):  # where constants are constants
+        return as_the_formula(root, *axes, *map(tf.constant, vectors))(a)
+
+    for traced in (tf.function(norm), inside):
+        got, ops = run(traced, tf.constant(x))
+        np.testing.assert_allclose(got, truth(x, *axes, *vectors), 2e-5, 2e-5)
+        assert not any(op.startswith("_Mkl") and "Norm" in op for op in ops)
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_epsilon_is_kept_where_the_gradient_is_fused_first(rng, root):
+    """Then nobody reads what is inside of what is left, when TensorFlow's passes run again."""
+    c = 16
+    gamma, beta = (rng.uniform(0.5, 2.0, c).astype(np.float32) for _ in range(2))
+    w = tf.Variable(rng.normal(size=(c, c)).astype(np.float32))
+    variables = [w, tf.Variable(gamma), tf.Variable(beta)]
+    x = tf.constant(rng.normal(0.0, 0.05, (3, 7, c)).astype(np.float32))
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            rows = tf.reshape(x, [-1, c])
+            y = as_the_formula(root, [1], [1], *variables[1:])(rows)
+            y = tf.reshape(y, [3, 7, c])
+            loss = tf.reduce_mean((y + tf.tanh(tf.tensordot(y, w, 1))) ** 2)
+        return [y, loss, *tape.gradient(loss, variables)]
+
+    want = step(x)  # op by op
+    got, _ = run(tf.function(step), x)
+    rows = x.numpy().reshape(-1, c)
+    y = truth(rows, [1], [1], gamma, beta).reshape(3, 7, c)
+    np.testing.assert_allclose(got[0], y, 1e-4, 1e-4)
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one, other, 1e-3, 1e-4)
+    assert all(np.isclose(r.epsilon, EPSILON, 1e-5) for r in nv_norms_rewriter.report())
+
+
+def test_axes_counted_from_the_last_need_no_snapshot(rng):
+    """TensorFlow's remapper looks for the last axis by its number."""
+    gamma, beta = (rng.uniform(0.5, 2.0, 8).astype(np.float32) for _ in range(2))
+    # Not a norm, so that a Snapshot would stay.
+    norm = as_the_formula("sqrt", [-1], [0, 1], tf.Variable(gamma), tf.Variable(beta))
+    x = rng.normal(size=(6, 8)).astype(np.float32)
+    got, ops = run(tf.function(norm), tf.constant(x))
+    np.testing.assert_allclose(got, truth(x, [1], [0, 1], gamma, beta), 2e-5, 2e-5)
+    assert "Snapshot" not in ops
+
+
 def batch_norm_form(pre_shape, gamma, beta):
     """As tf_keras writes a layer norm, for any shape that x is given."""
 
