@@ -22,6 +22,8 @@ BY_NAME = "_nv_norms_by_name"
 # Names of the nodes that stand for the outputs of ops whose shapes, or values, only Python knows.
 OUTPUT = "/nv_norms_output_"
 
+# They read a variable, whose handle tells the shape.
+_READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd"})
 _TAKE_INTEGERS = frozenset({"Reshape", "Mean", "Sum"})
 # Of axes, in what vectorized_map makes of a reduction: three steps, each of which reads them twice.
 _MOST_STEPS = 8
@@ -58,7 +60,7 @@ def describe(graph: tf.Graph) -> GraphDef:
     first = _first_reads(opaque.values())
     read = set()
     for node in graph_def.node:
-        if node.name in opaque and opaque[node.name].type != "ReadVariableOp":
+        if node.name in opaque and opaque[node.name].type not in _READS:
             _make_sink(node, opaque[node.name])
         for i, name in enumerate(node.input):
             source, port = split(name)
@@ -226,7 +228,7 @@ def _known(tensor: tf.Tensor, steps: int = _MOST_STEPS) -> Any:
 
 
 def is_opaque(op: tf.Operation) -> bool:
-    if op.type == "ReadVariableOp":
+    if op.type in _READS:
         return True
     return any(attr.type in ("func", "list(func)") for attr in op.op_def.attr)
 

@@ -100,6 +100,37 @@ def test_tape_outside_of_an_ordinary_function(
     assert outer.gradient(dx, x).shape == x.shape
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_tape_outside_behind_an_embedding(
+    layer: Layer, rng: np.random.Generator, dy: tf.Tensor, compiled: bool
+) -> None:
+    """Rows of a variable, whose shape only the variable's handle tells; an axis counted from the
+    first needs it."""
+    table = tf.Variable(rng.normal(size=(9, SHAPE[-1])), dtype=tf.float32)
+    ids = tf.constant(rng.integers(0, 9, SHAPE[:-1]))
+
+    def embed(ids: tf.Tensor) -> tf.Tensor:
+        x = tf.gather(table, ids)
+        gamma, beta = (tf.reshape(v, [1, 1, -1]) for v in (layer.gamma, layer.beta))
+        mean, variance = tf.nn.moments(x, [2], keepdims=True)
+        return tf.nn.batch_normalization(x, mean, variance, beta, gamma, EPSILON)
+
+    function = tf.function(embed, jit_compile=compiled, autograph=False)
+    with tf.GradientTape() as tape:
+        y = function(ids)
+    x = table.numpy()[ids.numpy()]
+    close(y, layer.exact(x))
+    gradients = tape.gradient(y, [table, layer.gamma, layer.beta], output_gradients=dy)
+    dx, *rest = layer.exact_gradients(x, dy)
+    of_rows = np.zeros(table.shape)
+    np.add.at(of_rows, ids.numpy(), dx)
+    close(tf.convert_to_tensor(gradients[0]), of_rows)
+    for actual, exact in zip(gradients[1:], rest, strict=True):
+        close(actual, exact)
+    where = "xla" if compiled else "tape"
+    assert found(where=where) == found("backward", where) == 1
+
+
 def test_tapes_in_tapes(
     layer: Layer, x: tf.Tensor, dy: tf.Tensor, rng: np.random.Generator
 ) -> None:
