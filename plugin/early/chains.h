@@ -13,6 +13,7 @@ class ChainOps {
  public:
   void See(const std::string& op);
   bool MayBeChain() const { return batch_norm_ || (root_ && mean_ && square_); }
+  bool MayBeNorm() const { return batch_norm_ || root_; }
 
  private:
   bool batch_norm_ = false, root_ = false, mean_ = false, square_ = false;

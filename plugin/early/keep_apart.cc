@@ -4,13 +4,15 @@
 // before Grappler, puts a Snapshot into each chain of ops that it would take. A Snapshot hands its
 // buffer on; the recognizer looks through it, and where the chain is a normalization it goes with
 // it. Where it is none, it stays, and so do TensorFlow's ops, which are right. What is changed is
-// the graph that is about to run, never one that somebody could save.
+// the graph that is about to run, never one that somebody could save. The pass also tells Grappler
+// shapes that it would not know: see call_shapes.h.
 //
 // TF_CPP_VMODULE=keep_apart=2 shows a line for each.
 #include <string>
 #include <vector>
 
 #include "plugin/early/body.h"
+#include "plugin/early/call_shapes.h"
 #include "plugin/early/chains.h"
 #include "plugin/graph/devices.h"
 #include "plugin/optimizer.h"
@@ -27,14 +29,18 @@ namespace {
 
 using tensorflow::RewriterConfig;
 
-// Whether TensorFlow's remapper will run, and we after it.
-bool RemapperComesFirst(const tensorflow::GraphOptimizationPassOptions& options) {
-  if (!IsEnabled() || !tensorflow::IsMKLEnabled() || options.session_options == nullptr) {
-    return false;
-  }
+// Whether our plugin will run.
+bool OursComes(const tensorflow::GraphOptimizationPassOptions& options) {
+  if (!IsEnabled() || options.session_options == nullptr) return false;
   const auto& rewriter = options.session_options->config.graph_options().rewrite_options();
-  return !rewriter.disable_meta_optimizer() && rewriter.remapping() != RewriterConfig::OFF &&
+  return !rewriter.disable_meta_optimizer() &&
          rewriter.use_plugin_optimizers() != RewriterConfig::OFF;
+}
+
+// Whether TensorFlow's remapper will run before it.
+bool RemapperComesFirst(const tensorflow::GraphOptimizationPassOptions& options) {
+  const auto& rewriter = options.session_options->config.graph_options().rewrite_options();
+  return tensorflow::IsMKLEnabled() && rewriter.remapping() != RewriterConfig::OFF;
 }
 
 bool IsOurs(const std::string& device) {
@@ -85,7 +91,7 @@ void KeepApartIn(tensorflow::FunctionLibraryDefinition* library) {
 class KeepApartPass : public tensorflow::GraphOptimizationPass {
  public:
   absl::Status Run(const tensorflow::GraphOptimizationPassOptions& options) override {
-    if (options.graph == nullptr || *options.graph == nullptr || !RemapperComesFirst(options)) {
+    if (options.graph == nullptr || *options.graph == nullptr || !OursComes(options)) {
       return absl::OkStatus();
     }
     tensorflow::Graph* graph = options.graph->get();
@@ -95,6 +101,11 @@ class KeepApartPass : public tensorflow::GraphOptimizationPass {
       ops.See(node->type_string());
       differentiates = differentiates || node->type_string() == "SymbolicGradient";
     }
+    if (ops.MayBeNorm() && options.is_function_graph && options.flib_def != nullptr) {
+      const int told = TellShapesOfCalls(*options.flib_def, graph);
+      if (told > 0) VLOG(2) << "Tell Grappler the shapes of " << told << " results of calls";
+    }
+    if (!RemapperComesFirst(options)) return absl::OkStatus();
     if (ops.MayBeChain()) {
       RuntimeGraph body(graph);
       // A session's graph is all that the program has made; each run takes a part of it.
