@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "plugin/graph/devices.h"
 #include "tensorflow/core/common_runtime/shape_refiner.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/graph/algorithm.h"
@@ -16,9 +18,12 @@ namespace {
 using tensorflow::Edge;
 using tensorflow::Node;
 
-// Whether Grappler leaves the call as it is.
+// Whether Grappler leaves the call as it is, on a device that has an EnsureShape.
 bool StaysCall(const tensorflow::FunctionLibraryDefinition& library, const Node& node) {
-  if (!node.IsPartitionedCall()) return false;
+  const std::string& device = node.assigned_device_name();
+  if (!node.IsPartitionedCall() || !(OnDevice(device, "CPU") || OnDevice(device, "GPU"))) {
+    return false;
+  }
   const tensorflow::AttrValue* const called = node.attrs().Find("f");
   if (called == nullptr) return false;
   const tensorflow::FunctionDef* const function = library.Find(called->func().name());
@@ -39,15 +44,15 @@ bool IsFloating(tensorflow::DataType type) {
 // what a forward hands to its gradient is for nobody else.
 bool Tell(const tensorflow::PartialTensorShape& shape, Node* call, int output,
           tensorflow::Graph* graph) {
-  std::vector<const Edge*> edges;
+  std::vector<std::pair<Node*, int>> readers;
   for (const Edge* edge : call->out_edges()) {
-    const Node* const reader = edge->dst();
+    Node* const reader = edge->dst();
     if (edge->src_output() == output && reader->IsOp() && !reader->IsRetval() &&
         !reader->IsPartitionedCall()) {
-      edges.push_back(edge);
+      readers.emplace_back(reader, edge->dst_input());
     }
   }
-  if (edges.empty()) return false;
+  if (readers.empty()) return false;
   Node* told = nullptr;
   const std::string name = graph->NewName(absl::StrCat(call->name(), "/nv_norms_shape"));
   const absl::Status made = tensorflow::NodeBuilder(name, "EnsureShape")
@@ -57,8 +62,6 @@ bool Tell(const tensorflow::PartialTensorShape& shape, Node* call, int output,
                                 .Finalize(graph, &told);
   if (!made.ok()) return false;
   told->set_assigned_device_name(call->assigned_device_name());
-  std::vector<std::pair<Node*, int>> readers;
-  for (const Edge* edge : edges) readers.emplace_back(edge->dst(), edge->dst_input());
   for (const auto& [reader, input] : readers) {
     if (!graph->UpdateEdge(told, 0, reader, input).ok()) return false;
   }
