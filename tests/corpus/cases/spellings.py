@@ -9,6 +9,8 @@ from ..line import BATCH, CHANNELS, STATIC, Input, Line
 
 _HALF = (("mixed_float16", STATIC, "infer"), ("mixed_bfloat16", CHANNELS, "infer"))
 _X = (Input((3, 5, 8)),)
+# Stock TensorFlow makes an op of it that has no double.
+_NO_DOUBLE = ("float32", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16")
 
 
 def _mean(x, axes=-1):
@@ -181,6 +183,22 @@ def _gamma_first(builder):
     return function
 
 
+def _divided(axis):
+    """As the formula is written, the last axis by its number."""
+
+    def make(builder):
+        parameters = _affine(builder)
+
+        def function(x):
+            g, b = parameters(x)
+            mean, variance = tf.nn.moments(x, [axis], keepdims=True)
+            return (x - mean) / tf.sqrt(variance + 1e-5) * g + b
+
+        return function
+
+    return make
+
+
 def _sufficient_statistics(builder):
     """TensorFlow's own way to moments of streams, about a shift."""
     parameters = _affine(builder)
@@ -333,6 +351,18 @@ LINES = [
     Line("odd.distributed", _distributed, {"layer_norm": 1}, _X, epsilon=1e-5),
     Line("odd.negated", _negated, {"layer_norm": 1}, _X, epsilon=1e-5),
     Line("odd.gamma_first", _gamma_first, {"layer_norm": 1}, _X, epsilon=1e-5),
+    Line(
+        "hand.divided.rows",
+        _divided(1),
+        {"layer_norm": 1},
+        (Input((6, 8)),),
+        epsilon=1e-5,
+        more=(("float32", STATIC, "train"),),
+        slow_policies=_NO_DOUBLE,
+    ),
+    Line(
+        "hand.divided", _divided(2), {"layer_norm": 1}, _X, epsilon=1e-5, slow_policies=_NO_DOUBLE
+    ),
     Line(
         "hand.sufficient_statistics",
         _sufficient_statistics,
