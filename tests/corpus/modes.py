@@ -36,13 +36,16 @@ def specs(inputs: Sequence[Input], dtype: tf.DType, knowledge: str) -> list[tf.T
 
 
 def hide_rank(x: tf.Tensor) -> tf.Tensor:
-    """x, of which Grappler knows no shape (the call of a function says nothing of its output)."""
+    """x, of which TensorFlow's inference knows no shape, though Python does: Grappler does not look
+    into the call, and who does finds an op that may give any shape."""
 
     @tf.function(experimental_attributes={"_noinline": True})
     def opaque(value):
-        return tf.identity(value)
+        return tf.raw_ops.PlaceholderWithDefault(input=value, shape=None)
 
-    return opaque(x)
+    hidden = opaque(x)
+    hidden.set_shape(x.shape)
+    return hidden
 
 
 def program(function: Callable, builder: Builder, knowledge: str, mode: str) -> Program:
