@@ -13,8 +13,8 @@ namespace {
 // docs/kernels-columns.md.
 constexpr int kMaxVectors = 256;
 // Sums of a group that every block may read. Times as fast as in two hops: 8448 of 1 x 64^3 x 64,
-// forward, 1.07 to 1.13, of 1 x 48^3 x 64, the gradient from bfloat16 to float32, 1.08 to 1.11;
-// 12672 of 1 x 65536 x 96 0.90.
+// forward, 1.07 to 1.13, of 1 x 48^3 x 64, the gradient of float32 beside a dy of bfloat16, 1.08
+// to 1.11; 12672 of 1 x 65536 x 96 0.90.
 constexpr int kOneHop = 8448;
 // Vectors of a strip: below a line of 128 bytes it takes twice the time; two lines are 3 to 10 %
 // better than one, except where a unit is then a single block's.

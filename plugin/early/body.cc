@@ -1,9 +1,6 @@
 #include "plugin/early/body.h"
 
 #include "absl/strings/str_cat.h"
-#include "tensorflow/core/framework/attr_value.pb.h"
-#include "tensorflow/core/framework/node_def_util.h"
-#include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/graph/node_builder.h"
 
 namespace nv_norms {
@@ -16,14 +13,6 @@ const std::string& Empty() {
 
 // Longer names are not for reading; short ones may be taken.
 std::string SnapshotName(const std::string& of) { return absl::StrCat(of, "/nv_norms_kept_apart"); }
-
-// Of a Const's value.
-bool StartsNegative(const tensorflow::AttrValue* value) {
-  tensorflow::Tensor axes;
-  if (value == nullptr || !axes.FromProto(value->tensor()) || axes.NumElements() == 0) return false;
-  if (axes.dtype() == tensorflow::DT_INT32) return axes.flat<int32_t>()(0) < 0;
-  return axes.dtype() == tensorflow::DT_INT64 && axes.flat<int64_t>()(0) < 0;
-}
 
 }  // namespace
 
@@ -47,19 +36,14 @@ std::vector<Link> RuntimeGraph::readers(int node) const {
   return readers;
 }
 
-bool RuntimeGraph::is_training(int node) const {
-  bool training = false;
-  return TryGetNodeAttr(graph_->FindNodeId(node)->attrs(), "is_training", &training) && training;
-}
-
 const std::string& RuntimeGraph::device(int node) const {
   const tensorflow::Node* n = graph_->FindNodeId(node);
   return n->has_assigned_device_name() ? n->assigned_device_name() : n->requested_device();
 }
 
-bool RuntimeGraph::counts_from_the_last(int node) const {
+const tensorflow::AttrValue* RuntimeGraph::attr(int node, const std::string& name) const {
   const tensorflow::Node* n = graph_->FindNodeId(node);
-  return n != nullptr && n->IsConstant() && StartsNegative(n->attrs().Find("value"));
+  return n == nullptr ? nullptr : n->attrs().Find(name);
 }
 
 bool RuntimeGraph::PutSnapshot(Link link) {
@@ -116,15 +100,11 @@ int FunctionBody::input(int node, int index) const {
 
 std::vector<Link> FunctionBody::readers(int node) const { return readers_[node]; }
 
-bool FunctionBody::is_training(int node) const {
-  bool training = false;
-  return TryGetNodeAttr(function_->node_def(node), "is_training", &training) && training;
-}
-
-bool FunctionBody::counts_from_the_last(int node) const {
-  if (node < 0 || op(node) != "Const") return false;
-  const auto value = function_->node_def(node).attr().find("value");
-  return value != function_->node_def(node).attr().end() && StartsNegative(&value->second);
+const tensorflow::AttrValue* FunctionBody::attr(int node, const std::string& name) const {
+  if (node < 0) return nullptr;
+  const auto& attrs = function_->node_def(node).attr();
+  const auto found = attrs.find(name);
+  return found == attrs.end() ? nullptr : &found->second;
 }
 
 bool FunctionBody::PutSnapshot(Link link) {

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/function.pb.h"
 #include "tensorflow/core/graph/graph.h"
 
@@ -27,10 +28,9 @@ class Body {
   virtual int num_inputs(int node) const = 0;         // of data
   virtual int input(int node, int index) const = 0;   // the node that gives this input, or -1
   virtual std::vector<Link> readers(int node) const = 0;  // of any of its outputs
-  virtual bool is_training(int node) const = 0;           // of a FusedBatchNorm
   virtual const std::string& device(int node) const = 0;  // "" where that is not decided
-  // Whether a node is a constant of axes of which the first is negative.
-  virtual bool counts_from_the_last(int node) const = 0;
+  // nullptr where there is no such attribute, or no such node.
+  virtual const tensorflow::AttrValue* attr(int node, const std::string& name) const = 0;
   // Whether arguments may turn out to be constants: those of functions that are called somewhere.
   virtual bool arguments_may_be_constant() const = 0;
   // Lets a Snapshot hand on what is read there. False, and nothing is changed, if that cannot be.
@@ -45,9 +45,8 @@ class RuntimeGraph : public Body {
   int num_inputs(int node) const override;
   int input(int node, int index) const override;
   std::vector<Link> readers(int node) const override;
-  bool is_training(int node) const override;
   const std::string& device(int node) const override;
-  bool counts_from_the_last(int node) const override;
+  const tensorflow::AttrValue* attr(int node, const std::string& name) const override;
   bool arguments_may_be_constant() const override { return false; }
   bool PutSnapshot(Link link) override;
 
@@ -63,9 +62,8 @@ class FunctionBody : public Body {
   int num_inputs(int node) const override;
   int input(int node, int index) const override;
   std::vector<Link> readers(int node) const override;
-  bool is_training(int node) const override;
   const std::string& device(int node) const override { return function_->node_def(node).device(); }
-  bool counts_from_the_last(int node) const override;
+  const tensorflow::AttrValue* attr(int node, const std::string& name) const override;
   bool arguments_may_be_constant() const override { return true; }
   bool PutSnapshot(Link link) override;
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "plugin/graph/constants.h"
 #include "plugin/graph/devices.h"
 #include "tensorflow/core/common_runtime/shape_refiner.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
@@ -33,11 +34,6 @@ bool StaysCall(const tensorflow::FunctionLibraryDefinition& library, const Node&
     return found != function->attr().end() && found->second.b();
   };
   return is_set("_XlaMustCompile") || is_set("_noinline");
-}
-
-bool IsFloating(tensorflow::DataType type) {
-  return type == tensorflow::DT_FLOAT || type == tensorflow::DT_DOUBLE ||
-         type == tensorflow::DT_HALF || type == tensorflow::DT_BFLOAT16;
 }
 
 // Has the ops that read an output of a call read it behind an EnsureShape, other calls excepted:
@@ -92,7 +88,7 @@ int TellShapesOfCalls(const tensorflow::FunctionLibraryDefinition& library,
     if (known == nullptr) continue;
     for (int output = 0; output < call->num_outputs(); ++output) {
       const auto shape = known->output(output);
-      if (!IsFloating(call->output_type(output)) || !known->RankKnown(shape)) continue;
+      if (!IsFloat(call->output_type(output)) || !known->RankKnown(shape)) continue;
       std::vector<int64_t> sizes;
       for (int i = 0; i < known->Rank(shape); ++i) {
         sizes.push_back(std::max<int64_t>(-1, known->Value(known->Dim(shape, i))));

@@ -17,6 +17,8 @@
 
 #include <set>
 
+#include "tensorflow/core/framework/tensor.h"
+
 namespace nv_norms {
 namespace {
 
@@ -140,10 +142,21 @@ class Finder {
     return false;
   }
 
+  // Whether a node is a constant of axes of which the first is negative.
+  bool CountsFromTheLast(int node) const {
+    const tensorflow::AttrValue* const value =
+        Is(node, "Const") ? body_.attr(node, "value") : nullptr;
+    tensorflow::Tensor axes;
+    if (value == nullptr || !axes.FromProto(value->tensor()) || axes.NumElements() == 0)
+      return false;
+    if (axes.dtype() == tensorflow::DT_INT32) return axes.flat<int32_t>()(0) < 0;
+    return axes.dtype() == tensorflow::DT_INT64 && axes.flat<int64_t>()(0) < 0;
+  }
+
   // (x - mean) * root, or / root, scaled and shifted. A gradient that reads what is inside keeps
   // the remapper from it, but not for long: it is fused, and TensorFlow's passes run twice.
   bool AsTheFormula(int root, int mean) const {
-    if (body_.counts_from_the_last(Behind(mean, 1))) return false;
+    if (CountsFromTheLast(Behind(mean, 1))) return false;
     std::vector<int> products = Readers(root, "Mul");
     for (int quotient : Readers(root, "RealDiv")) products.push_back(quotient);
     for (int product : products) {
@@ -158,7 +171,8 @@ class Finder {
   }
 
   bool BatchNorm(int norm) const {
-    if (!body_.is_training(norm) || !ReadBy(norm, 1)) return false;
+    const tensorflow::AttrValue* const training = body_.attr(norm, "is_training");
+    if (training == nullptr || !training->b() || !ReadBy(norm, 1)) return false;
     if (!Is(Behind(norm, 0), "Reshape") || !Is(Behind(norm, 1), "Fill") ||
         !Is(Behind(norm, 2), "Fill")) {
       return false;

@@ -22,7 +22,7 @@ SHAPES = [
     ((5, 49, 2048), 2048, True), ((600, 16, 64), 64, True), ((1, 40000, 32), 4, True),
     ((2, 1, 1, 4096), 4096, True), ((7, 1, 1, 64), 8, True), ((1, 33, 4096), 32, True),
 ]  # fmt: skip
-# Strips narrower than a line: of one sample, of two with groups of odd vectors, and of as many
+# Strips narrower than a line: of one sample, with groups of odd vectors, too, and of as many
 # samples as give each block of an H100 or H200 a unit of its own
 SHAPES += [
     ((1, 16387, 64), 64, True), ((1, 9001, 96), 32, True), ((1, 4099, 320), 32, True),
