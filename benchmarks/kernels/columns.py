@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import argparse
 import csv
-import statistics
 import time
 from functools import partial
 from pathlib import Path
 
 import library
 import torch
+from timing import milliseconds
 from torch.nn import functional
 
 # n, spatial dimensions, channels, groups
@@ -51,29 +51,7 @@ FIELDS = [
 ACTIVATED = ["forward_activated", "forward_apart", "backward_activated", "backward_apart"]
 
 
-class Timer:
-    """Median time of one call on the GPU, with a cold L2."""
-
-    def __init__(self) -> None:
-        self.flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-
-    def __call__(self, run: object, repeats: int = 11) -> float:
-        for _ in range(2):
-            run()
-        events = []
-        for _ in range(repeats):
-            self.flush.zero_()
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            run()
-            end.record()
-            events.append((begin, end))
-        torch.cuda.synchronize()
-        return statistics.median(begin.elapsed_time(end) for begin, end in events)
-
-
 def ours(
-    timer: Timer,
     x: torch.Tensor,
     dy: torch.Tensor,
     groups: int,
@@ -82,11 +60,10 @@ def ours(
 ) -> dict:
     """Of x and dx in x's type, y and dy in dy's."""
     layout = {"groups": groups, "channels_last": last}
-    return times(timer, x, dy, x.shape[-1 if last else 1], x.shape[0] * groups, layout, slope)
+    return times(x, dy, x.shape[-1 if last else 1], x.shape[0] * groups, layout, slope)
 
 
 def times(
-    timer: Timer,
     x: torch.Tensor,
     dy: torch.Tensor,
     channels: int,
@@ -100,8 +77,8 @@ def times(
     y, dx = torch.empty_like(dy), torch.empty_like(x)
     forward = library.forward(x, gamma, beta, y, mean, rstd, epsilon=EPSILON, **layout)
     backward = library.backward(dy, x, gamma, mean, rstd, dx, dgamma, dbeta, **layout)
-    out = {"copy": timer(lambda: dx.copy_(x)), "forward": timer(forward)}
-    out["backward"] = timer(backward)
+    out = {"copy": milliseconds(lambda: dx.copy_(x)), "forward": milliseconds(forward)}
+    out["backward"] = milliseconds(backward)
     other = dy.element_size() / x.element_size()
     out["forward_of_copy"] = (1 + other) / 2 * out["copy"] / out["forward"]
     out["backward_of_copy"] = (2 + other) / 2 * out["copy"] / out["backward"]
@@ -109,15 +86,15 @@ def times(
         return out
     relu = {**layout, "negative_slope": slope}
     activated = library.forward(x, gamma, beta, y, mean, rstd, epsilon=EPSILON, **relu)
-    out["forward_activated"] = timer(activated)
+    out["forward_activated"] = milliseconds(activated)
     gradient = library.backward(dy, x, gamma, mean, rstd, dx, dgamma, dbeta, beta=beta, **relu)
-    out["backward_activated"] = timer(gradient)
+    out["backward_activated"] = milliseconds(gradient)
 
     def forward_apart() -> None:
         forward()
         functional.leaky_relu_(y, slope)
 
-    out["forward_apart"] = timer(forward_apart)
+    out["forward_apart"] = milliseconds(forward_apart)
     behind = torch.empty_like(dy)
     apart = library.backward(behind, x, gamma, mean, rstd, dx, dgamma, dbeta, **layout)
 
@@ -125,11 +102,11 @@ def times(
         torch.ops.aten.leaky_relu_backward.grad_input(dy, y, slope, True, grad_input=behind)
         apart()
 
-    out["backward_apart"] = timer(backward_apart)
+    out["backward_apart"] = milliseconds(backward_apart)
     return out
 
 
-def pytorch(timer: Timer, x: torch.Tensor, groups: int, compiled: bool) -> dict:
+def pytorch(x: torch.Tensor, groups: int, compiled: bool) -> dict:
     """The best of PyTorch's ways, x channels first or in its channels-last memory format."""
     channels = x.shape[1]
     weight = torch.randn(channels, device="cuda", dtype=x.dtype, requires_grad=True)
@@ -150,21 +127,21 @@ def pytorch(timer: Timer, x: torch.Tensor, groups: int, compiled: bool) -> dict:
         dy = torch.randn_like(source)
         for norm in (group_norm, instance_norm) if groups == channels else (group_norm,):
             with torch.no_grad():
-                forwards.append(timer(partial(norm, source), 3))
+                forwards.append(milliseconds(partial(norm, source), 3))
             result = norm(source)
             inputs = (source, weight, bias)
             gradient = partial(torch.autograd.grad, result, inputs, dy, retain_graph=True)
-            backwards.append(timer(gradient, 3))
+            backwards.append(milliseconds(gradient, 3))
             if compiled and norm is group_norm:
                 torch._dynamo.reset()
                 with torch.no_grad():
-                    compiles.append(timer(partial(torch.compile(norm), source), 5))
+                    compiles.append(milliseconds(partial(torch.compile(norm), source), 5))
             del result
     out = {"torch_forward": min(forwards), "torch_backward": min(backwards)}
     return {**out, "compile_forward": min(compiles)} if compiles else out
 
 
-def measure(timer: Timer, shape: tuple, dtypes: str, options: argparse.Namespace) -> list[dict]:
+def measure(shape: tuple, dtypes: str, options: argparse.Namespace) -> list[dict]:
     n, spatial, channels, groups = shape
     dtype, other = (getattr(torch, name) for name in (dtypes.split(":") * 2)[:2])
     torch.manual_seed(0)
@@ -174,8 +151,8 @@ def measure(timer: Timer, shape: tuple, dtypes: str, options: argparse.Namespace
         dims = (n, *spatial, channels) if last else (n, channels, *spatial)
         x = torch.randn(dims, device="cuda", dtype=dtype)
         if not last and not options.quick and other == dtype:
-            peers = pytorch(timer, x, groups, options.compile)
-        row = ours(timer, x, torch.randn_like(x, dtype=other), groups, last, options.slope)
+            peers = pytorch(x, groups, options.compile)
+        row = ours(x, torch.randn_like(x, dtype=other), groups, last, options.slope)
         row["dtype"], row["groups"] = dtypes, groups
         row["shape"] = "x".join(map(str, (n, *spatial, channels)))
         row["layout"] = "N...C" if last else "NC..."
@@ -187,12 +164,12 @@ def measure(timer: Timer, shape: tuple, dtypes: str, options: argparse.Namespace
     return rows
 
 
-def measure_middle(timer: Timer, shape: tuple, dtypes: str) -> dict:
+def measure_middle(shape: tuple, dtypes: str) -> dict:
     dtype, other = (getattr(torch, name) for name in (dtypes.split(":") * 2)[:2])
     torch.manual_seed(0)
     x = torch.randn(shape, device="cuda", dtype=dtype)
     dy = torch.randn_like(x, dtype=other)
-    row = times(timer, x, dy, shape[1], shape[0] * shape[2], {"axis": [1]})
+    row = times(x, dy, shape[1], shape[0] * shape[2], {"axis": [1]})
     row |= {"dtype": dtypes, "shape": "x".join(map(str, shape)), "layout": "middle axis"}
     row["megabytes"] = round(x.numel() * x.element_size() / 1e6, 1)
     torch.cuda.empty_cache()
@@ -254,7 +231,6 @@ def main() -> None:
     def chosen(shape: tuple) -> bool:
         return not options.shapes or "x".join(map(str, shape)) in options.shapes
 
-    timer = Timer()
     started = time.monotonic()
     rows = []
     for dtypes in options.dtypes:
@@ -264,7 +240,7 @@ def main() -> None:
             if time.monotonic() - started > options.seconds:
                 print("out of time before", dtypes, shape)
                 continue
-            rows += measure(timer, shape, dtypes, options)
+            rows += measure(shape, dtypes, options)
             for r in rows[-2:]:
                 print(r["dtype"], r["shape"], r["layout"], f"{r['forward_of_copy']:.2f}",
                       f"{r['backward_of_copy']:.2f}",
@@ -273,7 +249,7 @@ def main() -> None:
         for shape in MIDDLE:
             if time.monotonic() - started > options.seconds or not chosen(shape):
                 continue
-            rows.append(r := measure_middle(timer, shape, dtypes))
+            rows.append(r := measure_middle(shape, dtypes))
             print(r["dtype"], r["shape"], r["layout"], f"{r['forward_of_copy']:.2f}",
                   f"{r['backward_of_copy']:.2f}", flush=True)  # fmt: skip
     options.out.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 import library
 import torch
-from columns import Timer
 from gpu_hunt import MIXTURES, NUMBERS, measure
 from random_cases import Case, channels_of, group_case, layer_case, options_parser, random_case
 
@@ -59,16 +58,16 @@ def named_case(text: str) -> Case:
     return group_case(kind, shape, int(groups or channels_of(shape, last)), last)
 
 
-def compare_cases(timer: Timer, texts: list[str], before: str, after: str) -> None:
+def compare_cases(texts: list[str], before: str, after: str) -> None:
     print("case, us of a copy:", ", ".join(MIXTURES))
     for text in texts:
         case = named_case(text)
         cells = []
         for mixture in MIXTURES:
             use(before)
-            old = measure(timer, case, mixture, None)
+            old = measure(case, mixture, None)
             use(after)
-            new = measure(timer, case, mixture, None)
+            new = measure(case, mixture, None)
             ways = (f"{old[way]:.2f} -> {new[way]:.2f}" for way in ("forward", "backward"))
             cells.append(", ".join(ways))
         print(f"{text}, {old['copy']:.0f}:", " | ".join(cells), flush=True)
@@ -103,9 +102,8 @@ def main() -> None:
     options = parser.parse_args()
     rng = random.Random(options.seed)
     torch.manual_seed(options.seed)
-    timer = Timer()
     if options.cases:
-        compare_cases(timer, options.cases, options.before, options.after)
+        compare_cases(options.cases, options.before, options.after)
         return
     pairs: dict[str, list[Pair]] = {"forward": [], "backward": []}
     count = 0
@@ -114,11 +112,11 @@ def main() -> None:
         case, mixture = random_case(rng, NUMBERS), rng.choice(MIXTURES)
         count += 1
         use(options.before)
-        before = measure(timer, case, mixture, None)
+        before = measure(case, mixture, None)
         if min(before["forward"], before["backward"]) >= options.below:
             continue
         use(options.after)
-        after = measure(timer, case, mixture, None)
+        after = measure(case, mixture, None)
         text = f"(copy {before['copy']:.0f} us)  {mixture}  {case}"
         for way, found in pairs.items():
             found.append(Pair(before[way], after[way], text))

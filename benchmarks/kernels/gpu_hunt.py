@@ -15,15 +15,15 @@ from functools import partial
 
 import library
 import torch
-from columns import Timer
 from random_cases import Case, options_parser, random_case, show_farthest
+from timing import milliseconds
 
 NUMBERS = 1 << 24  # of a tensor, at most
 MIXTURES = ["float32", "bfloat16", "float16", "float32:float16"]  # of x and dx, and of y and dy
 SLOPES = [None, None, 0.1]  # of a leaky relu behind an instance or group norm
 
 
-def measure(timer: Timer, case: Case, mixture: str, slope: float | None) -> dict[str, float]:
+def measure(case: Case, mixture: str, slope: float | None) -> dict[str, float]:
     """Microseconds of a copy of x, and the parts of its bytes per second that both ways have."""
     of_x, _, of_y = mixture.partition(":")
     x = torch.randn(case.shape, device="cuda").to(getattr(torch, of_x))
@@ -42,16 +42,16 @@ def measure(timer: Timer, case: Case, mixture: str, slope: float | None) -> dict
     backward = library.backward(
         dy, x, gamma, mean, rstd, dx, dgamma, dbeta, **case.settings, **activation
     )
-    copy = timer(lambda: dx.copy_(x), 3)
+    copy = milliseconds(lambda: dx.copy_(x), 3)
     other = dy.element_size() / x.element_size()
     return {
         "copy": copy * 1000,
-        "forward": (1 + other) / 2 * copy / timer(forward, 3),
-        "backward": (2 + other) / 2 * copy / timer(backward, 3),
+        "forward": (1 + other) / 2 * copy / milliseconds(forward, 3),
+        "backward": (2 + other) / 2 * copy / milliseconds(backward, 3),
     }
 
 
-def pytorch(timer: Timer, case: Case, dtype: torch.dtype) -> dict[str, float] | None:
+def pytorch(case: Case, dtype: torch.dtype) -> dict[str, float] | None:
     """Milliseconds of PyTorch's kernels; None where it has none, or they fail.
 
     It gets norms channels last in its memory format of that name, or channels first where x has no
@@ -82,7 +82,7 @@ def pytorch(timer: Timer, case: Case, dtype: torch.dtype) -> dict[str, float] | 
     try:
         _, *statistics = norm()
         backward = partial(gradient, *arguments[0], *statistics, *arguments[1])
-        return {"forward": timer(norm, 3), "backward": timer(backward, 3)}
+        return {"forward": milliseconds(norm, 3), "backward": milliseconds(backward, 3)}
     except RuntimeError:
         return None
 
@@ -103,20 +103,19 @@ def main() -> None:
     options = parser.parse_args()
     rng = random.Random(options.seed)
     torch.manual_seed(options.seed)
-    timer = Timer()
     found = []
     beside = []  # PyTorch
     end = time.monotonic() + options.seconds
     while time.monotonic() < end:
         case, mixture = random_case(rng, NUMBERS), rng.choice(MIXTURES)
         slope = rng.choice(SLOPES) if case.kind in ("instance", "group") else None
-        parts = measure(timer, case, mixture, slope)
+        parts = measure(case, mixture, slope)
         behind = "" if slope is None else f", leaky relu {slope}"
         text = f"(copy {parts['copy']:.0f} us)  {mixture}  {case}{behind}"
         found.append((text, parts))
         peer = None
         if options.peer and slope is None and ":" not in mixture:
-            peer = pytorch(timer, case, getattr(torch, mixture))
+            peer = pytorch(case, getattr(torch, mixture))
         if peer:
             copy = parts["copy"] / 1000
             ratios = {"forward": peer["forward"] * parts["forward"] / copy}

@@ -27,6 +27,7 @@ from functools import partial
 
 import library
 import torch
+from timing import microseconds, milliseconds
 from torch.nn import functional
 
 SHAPES = [
@@ -42,52 +43,19 @@ SAMPLES = [
 TINY = [(1, 16), (7, 100), (32, 768), (16, 4096), (2, 20_000)]
 MOST_COLUMNS = {"compile": 10**6, "quack": 131_072}
 EPSILON = 1e-3
-FLUSH = None
 
 
-def milliseconds(run: object, repeats: int = 20) -> float:
-    """Median time of one call on the GPU, with a cold L2."""
-    global FLUSH
-    if FLUSH is None:
-        FLUSH = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-    for _ in range(3):
-        run()
-    times = []
-    for _ in range(repeats):
-        FLUSH.zero_()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        run()
-        end.record()
-        times.append((begin, end))
-    torch.cuda.synchronize()
-    return statistics.median(begin.elapsed_time(end) for begin, end in times)
-
-
-def microseconds(run: Callable, launches: int = 200) -> tuple[float, float]:
-    """Of one call among many: of the GPU's time in a CUDA graph of them, of the host's time."""
+def on_host(run: Callable[[], object], calls: int = 200) -> float:
+    """Microseconds that the host takes to launch one call among many: the median of 20 times."""
+    taken = []
     for _ in range(20):
-        run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(launches):
-            run()
-    graph.replay()
-    on_gpu, on_host = [], []
-    for _ in range(20):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
         torch.cuda.synchronize()
-        on_gpu.append(begin.elapsed_time(end) / launches * 1e3)
         start = time.perf_counter()
-        for _ in range(launches):
+        for _ in range(calls):
             run()
-        on_host.append((time.perf_counter() - start) / launches * 1e6)
-        torch.cuda.synchronize()
-    return statistics.median(on_gpu), statistics.median(on_host)
+        taken.append((time.perf_counter() - start) / calls * 1e6)
+    torch.cuda.synchronize()
+    return statistics.median(taken)
 
 
 def torch_norm(rms: bool, samples: bool) -> Callable:
@@ -188,12 +156,15 @@ def shape_of(text: str) -> tuple[int, ...]:
 def print_launches() -> None:
     print("| rows x cols | forward, GPU | backward, GPU | forward, host | backward, host |")
     print("|---|---|---|---|---|")
-    gpu, host = microseconds(partial(torch.cuda._sleep, 0))
-    print(f"| a kernel that does nothing | {gpu:.2f} | {gpu:.2f} | {host:.2f} | {host:.2f} |")
+    nothing = partial(torch.cuda._sleep, 0)
+    runs = [("a kernel that does nothing", nothing, nothing)]
     for rows, cols in TINY:
         *_, forward, _, backward = calls((rows, cols), torch.float32, torch.float32, False)
-        (gpu, host), (back_gpu, back_host) = microseconds(forward), microseconds(backward)
-        print(f"| {rows} x {cols} | {gpu:.2f} | {back_gpu:.2f} | {host:.2f} | {back_host:.2f} |")
+        runs.append((f"{rows} x {cols}", forward, backward))
+    for name, *passes in runs:
+        gpu = [microseconds(run, calls=200, graphs=20) for run in passes]
+        cells = [name, *(f"{time:.2f}" for time in gpu + [on_host(run) for run in passes])]
+        print("| " + " | ".join(cells) + " |")
 
 
 def measure(shape: tuple[int, ...], dtypes: str, options: argparse.Namespace) -> dict:

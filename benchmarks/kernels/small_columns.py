@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import argparse
 import csv
-import statistics
 from collections.abc import Callable
 
 import library
 import torch
+from timing import microseconds
 
 EPSILON = 1e-3
 # n, positions, channels, groups. One sample, as of a generator or a segmented volume;
@@ -50,26 +50,6 @@ TYPES = [
 ]
 FIELDS = ["x", "y", "n", "positions", "channels", "groups", "megabytes", "copy"]
 TIMES = ["forward", "gradient", "forward_cold", "gradient_cold"]
-
-
-def microseconds(run: Callable[[], object], calls: int = 20, graphs: int = 9) -> float:
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        run()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            for _ in range(calls):
-                run()
-        graph.replay()
-        taken = []
-        for _ in range(graphs):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record(stream)
-            graph.replay()
-            end.record(stream)
-            torch.cuda.synchronize()
-            taken.append(begin.elapsed_time(end) / calls * 1e3)
-    return statistics.median(taken)
 
 
 def measure(case: tuple[int, ...], x_type: torch.dtype, y_type: torch.dtype) -> dict:
