@@ -107,6 +107,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--policy", default="float32", help="Keras dtype policy")
     options = parser.parse_args()
+    if options.steps < 3:
+        parser.error(f"--steps: 3 or more, as the first two are not timed; got {options.steps}")
 
     keras.config.set_dtype_policy(options.policy)
     strategy = replicas()
