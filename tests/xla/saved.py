@@ -38,6 +38,7 @@ ELSEWHERE = """
 import json, sys
 import numpy as np
 import tensorflow as tf
+tf.config.experimental.enable_tensor_float_32_execution(False)
 with_package = sys.argv[4] == "True"
 if with_package:
     import nv_norms_rewriter

@@ -203,6 +203,7 @@ def test_keras_files_and_checkpoints(rng: np.random.Generator, tmp_path: Path) -
     got, _ = result(
         """
 import json, sys, keras, numpy as np, tensorflow as tf
+tf.config.experimental.enable_tensor_float_32_execution(False)
 folder, checkpoint = sys.argv[1:]
 x = np.load(folder + "/x.npy")
 model = keras.models.load_model(folder + "/model.keras")
