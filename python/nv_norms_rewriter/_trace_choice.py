@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from . import _options, _trace_describe, _trace_graph, _trace_layout, _xla_rule
+from . import _options, _trace_describe, _trace_layout, _trace_stops, _xla_rule
 
 # Ops that only hand their first input on, in another type or shape.
 _VIEWS = frozenset({"Cast", "Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient"})
@@ -30,7 +30,7 @@ def stopped(graph: Any, edit: Any, records: list[dict[str, Any]]) -> list[str]:
                 _leave(group, "a gradient is stopped or replaced on the way from x or dy to dx")
             continue
         x, y = (_tensor(graph, group[0][key][0]) for key in ("inputs", "outputs"))
-        if stops or x is None or y is None or _trace_graph.stops_gradient(x, y, order):
+        if stops or x is None or y is None or _trace_stops.stops_gradient(x, y, order):
             outputs.add(group[0]["outputs"][0])
     for group in groups:
         if group[0]["outputs"][0] in outputs:  # all norms of a sum, of which one does

@@ -233,6 +233,16 @@ def is_opaque(op: tf.Operation) -> bool:
     return any(attr.type in ("func", "list(func)") for attr in op.op_def.attr)
 
 
+def are_one_read(a: tf.Operation, b: tf.Operation) -> bool:
+    """Whether both read one variable, and wait for nothing."""
+    return (
+        a.type == b.type == "ReadVariableOp"
+        and a.inputs[0] is b.inputs[0]
+        and not a.control_inputs
+        and not b.control_inputs
+    )
+
+
 def _make_sink(node: NodeDef, op: tf.Operation) -> None:
     """Makes a call, whose function the graph lacks, an op that reads the same."""
     types = [tensor.dtype.as_datatype_enum for tensor in op.inputs]

@@ -6,7 +6,7 @@ and XLA drop what no output needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -19,6 +19,7 @@ from ._trace_describe import (
     OUTPUT,
     GraphDef,
     NodeDef,
+    are_one_read,
     is_opaque,
     split,
     with_sources,
@@ -30,48 +31,6 @@ _UNREAD = "_nv_norms_unread"
 
 class UnexpectedGraphError(Exception):
     """The recognizer's graph cannot be followed in the FuncGraph; the message says why."""
-
-
-def stops_gradient(x: tf.Tensor, y: tf.Tensor, order: Mapping[tf.Operation, int]) -> bool:
-    """Whether what leads from x to y stops or replaces a gradient on its way.
-
-    `order`: of the graph's ops, what reads x behind x.
-
-    The recognizer knows y by its values, but its gradient is another than a normalization's then.
-    tf.nn.moments stops one that is zero: that of the mean in a sum of squared differences to it.
-    """
-    above = {y.op}  # what y is made of
-    waiting = [y.op]
-    while waiting:
-        for tensor in waiting.pop().inputs:
-            if order[tensor.op] > order[x.op] and tensor.op not in above:
-                above.add(tensor.op)
-                waiting.append(tensor.op)
-    between = {op for op in x.consumers() if op in above}
-    waiting = list(between)
-    while waiting:
-        op = waiting.pop()
-        readers = {r for tensor in op.outputs for r in tensor.consumers() if r in above}
-        waiting += readers - between
-        between |= readers
-        if op.type == "StopGradient":
-            if op is y.op or not all(_subtracts_its_mean(reader, op) for reader in readers):
-                return True
-        elif op.type == "PreventGradient" or "_gradient_op_type" in op.node_def.attr:
-            return True
-    return False
-
-
-def _subtracts_its_mean(op: tf.Operation, stopped: tf.Operation) -> bool:
-    """Whether an op is a squared difference to its own mean, as tf.nn.moments writes it: the mean's
-    gradient there is zero, stopped or not."""
-    if op.type != "SquaredDifference":
-        return False
-    mean = stopped.inputs[0].op
-    others = [tensor for tensor in op.inputs if tensor.op is not stopped]
-    if mean.type != "Mean" or len(others) != 1:
-        return False
-    return mean.inputs[0] is others[0] or _are_one_read(mean.inputs[0].op, others[0].op)
 
 
 class Edit:
@@ -321,7 +280,7 @@ class Edit:
             if None in tensors:  # then it reads what it did: of y and a part, not the part alone
                 continue
             for i, tensor in enumerate(tensors):
-                if tensor is op.inputs[i] or _are_one_read(tensor.op, op.inputs[i].op):
+                if tensor is op.inputs[i] or are_one_read(tensor.op, op.inputs[i].op):
                     continue
                 if tensor.dtype != op.inputs[i].dtype:
                     raise UnexpectedGraphError(f"input {i} of {name} has got another type")
@@ -403,16 +362,6 @@ class Edit:
             graph.structured_outputs = structured
         if any(self._made.get(op.name) is not None for op in graph.control_outputs):
             graph.control_outputs = [self._made.get(op.name) or op for op in graph.control_outputs]
-
-
-def _are_one_read(a: tf.Operation, b: tf.Operation) -> bool:
-    """Whether both read one variable, and wait for nothing."""
-    return (
-        a.type == b.type == "ReadVariableOp"
-        and a.inputs[0] is b.inputs[0]
-        and not a.control_inputs
-        and not b.control_inputs
-    )
 
 
 def _set_controls(op: tf.Operation, wanted: list[tf.Operation]) -> None:
