@@ -141,6 +141,17 @@ bool IsWideningCast(const GraphView& view, int node) {
          IsNarrow(view.GetType(node, "SrcT"));
 }
 
+bool IsRoundingOf(DataType dtype, const GraphView& view, int node) {
+  const auto digits = [](DataType of) {
+    if (of == tensorflow::DT_BFLOAT16) return 8;
+    if (of == tensorflow::DT_HALF) return 11;
+    return of == tensorflow::DT_FLOAT ? 24 : 53;
+  };
+  if (view.op(node) != "Cast") return false;
+  const DataType to = view.GetType(node, "DstT");
+  return IsFloat(to) && digits(to) < digits(dtype);
+}
+
 std::optional<double> FloatSplat(const GraphView& view, int node) {
   const TensorProto* tensor = ConstTensor(view, node);
   if (tensor == nullptr || !IsFloat(tensor->dtype()) || NumElements(*tensor) < 1) {

@@ -21,6 +21,9 @@ bool IsNarrow(tensorflow::DataType dtype);  // half, bfloat16
 // A Cast from half or bfloat16 to float32, which loses nothing.
 bool IsWideningCast(const GraphView& view, int node);
 
+// A Cast to a floating-point type with fewer digits than `dtype` has.
+bool IsRoundingOf(tensorflow::DataType dtype, const GraphView& view, int node);
+
 // The value of a Const of floating type whose elements are all equal, however many there are.
 std::optional<double> FloatSplat(const GraphView& view, int node);
 // The elements of a Const of type int32 or int64 with rank 0 or 1 and at most 64 elements, or of

@@ -9,6 +9,7 @@
 #include "plugin/recognizer/output_check.h"
 #include "plugin/recognizer/outputs.h"
 #include "plugin/recognizer/reach.h"
+#include "plugin/recognizer/roundings.h"
 
 namespace nv_norms {
 namespace {
@@ -31,6 +32,10 @@ class ForwardSearch {
         settled_(settled) {
     scene_ = SceneAround(view, shapes, statistics);
     scene_.dependents = Dependents(view, statistics.x, kMaxDependents);
+    Roundings roundings(view, shapes, statistics);
+    for (auto it = scene_.dependents.begin(); it != scene_.dependents.end();) {
+      it = roundings.Has(*it) ? scene_.dependents.erase(it) : std::next(it);
+    }
   }
 
   std::vector<ForwardMatch> Run(Reason* reason) {

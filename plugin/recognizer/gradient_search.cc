@@ -13,6 +13,7 @@
 #include "plugin/recognizer/open_sizes.h"
 #include "plugin/recognizer/ops.h"
 #include "plugin/recognizer/reach.h"
+#include "plugin/recognizer/roundings.h"
 #include "plugin/recognizer/sample_counts.h"
 #include "plugin/recognizer/stops.h"
 
@@ -42,7 +43,12 @@ class GradientSearch {
  public:
   GradientSearch(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
                  const TriedDy& tried, const std::function<bool(int)>& keep)
-      : view_(view), shapes_(shapes), forward_(forward), tried_(tried), keep_(keep) {
+      : view_(view),
+        shapes_(shapes),
+        forward_(forward),
+        tried_(tried),
+        keep_(keep),
+        roundings_(view, shapes, forward.statistics) {
     const TensorId dy = tried.dy;
     scene_ = SceneAround(view, shapes, forward.statistics);
     scene_.dy = dy;
@@ -74,7 +80,9 @@ class GradientSearch {
         // Without the rank of both, nobody knows whether it is the same.
         match_.reshape_dy = dy->dims != x_dims_ || !shapes_.Get(forward_.x).rank_known ||
                             !shapes_.Get(scene_.dy).rank_known;
-        if (dy->Flat() == interpreter.Eval(forward_.x)->Flat()) Visit();
+        if (dy->Flat() == interpreter.Eval(forward_.x)->Flat()) {
+          Visit(/*thorough=*/attempt < Interpreter::kMaxRestarts / 2);
+        }
         if (!interpreter.restart()) TakeViews();
         if (!interpreter.restart()) CheckLayoutOfDx();
       }
@@ -94,7 +102,10 @@ class GradientSearch {
                         forward_.statistics.moment);
         if (!match_.problem ||
             MergesUnknownAxes(*match_.problem, x_dims_, shapes_.Get(forward_.x).dims, parameter) ||
-            (match_.problem->per_sample && !KnowsSamples(shapes_, forward_.x, forward_.gamma)) ||
+            (match_.problem->per_sample &&
+             (!KnowsSamples(shapes_, forward_.x, forward_.gamma) ||
+              !KnowsSizesAlong(shapes_, forward_.x, x_dims_,
+                               WithoutSamples(*match_.problem, x_dims_, parameter)))) ||
             (forward_.gamma.valid() &&
              IsLeftOpenAlong(view_, shapes_, forward_.x, x_dims_, parameter))) {
           return BackwardMatch();
@@ -149,7 +160,7 @@ class GradientSearch {
     if (tensor == forward_.x || scene_.dependents.count(node) > 0) return true;
     if (tensor == forward_.gamma) return true;
     if (std::count(sources_.begin(), sources_.end(), tensor) > 0) return true;
-    if (hops == 0 || !IsFollowed(view_, node)) return false;
+    if (hops == 0 || !IsFollowed(view_, node) || roundings_.Has(node)) return false;
     const auto tried = not_ours_.find(node);
     if (tried != not_ours_.end() && tried->second >= hops) return false;
     bool ours = false;
@@ -167,14 +178,37 @@ class GradientSearch {
 
   bool FromDy(TensorId tensor) const { return IsFromDy(scene_, from_dy_, tensor); }
 
-  void Visit() {
+  // What reads x or the forward, or follows from what does, comes first. The rest, the nearest to
+  // dy first, may hold a Sum of dy, and is what other branches behind the same dy do with it: each
+  // norm there may take a dozen restarts. Left out if not `thorough`.
+  std::vector<int> Candidates(bool thorough) const {
     std::vector<int> nodes(from_dy_.begin(), from_dy_.end());
     std::sort(nodes.begin(), nodes.end(), [&](int a, int b) {
       return std::make_pair(view_.order(a), a) < std::make_pair(view_.order(b), b);
     });
+    std::unordered_set<int> ours;
+    std::unordered_map<int, int> hops;
+    for (int node : nodes) {
+      for (const TensorId& input : view_.inputs(node)) {
+        const bool from_dy = from_dy_.count(input.node) > 0;
+        if (input == forward_.x || input == forward_.gamma || ours.count(input.node) > 0 ||
+            (scene_.dependents.count(input.node) > 0 && !from_dy)) {
+          ours.insert(node);
+        }
+        if (from_dy) hops[node] = std::max(hops[node], hops[input.node] + 1);
+      }
+    }
+    const auto rest = std::stable_partition(nodes.begin(), nodes.end(),
+                                            [&](int node) { return ours.count(node) > 0; });
+    std::stable_sort(rest, nodes.end(), [&](int a, int b) { return hops[a] < hops[b]; });
+    if (!thorough) nodes.erase(rest, nodes.end());
+    return nodes;
+  }
+
+  void Visit(bool thorough) {
     const bool wants_dgamma = forward_.gamma.valid();
     const bool wants_dbeta = forward_.beta.valid() || (forward_.lone && wants_dgamma);
-    for (int node : nodes) {
+    for (int node : Candidates(thorough)) {
       // What nobody asks for is no gradient to take in; its type may be unknown, too.
       if (MakesY(node) || !view_.live(node)) continue;
       const std::string& op = view_.op(node);
@@ -385,6 +419,7 @@ class GradientSearch {
   const ForwardMatch& forward_;
   const TriedDy& tried_;
   const std::function<bool(int)>& keep_;
+  Roundings roundings_;
   Scene scene_;
   Axes axes_;
   std::vector<TensorId> sources_;  // of factors, behind Transposes

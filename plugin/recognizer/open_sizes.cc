@@ -41,18 +41,33 @@ bool IsLeftOpen(const GraphView& view, const Shapes& shapes, TensorId x, int axi
   return false;
 }
 
+bool IsAlong(const Dim& dim, const Dim& parameter) {
+  return std::any_of(dim.begin(), dim.end(), [&](Atom atom) {
+    return std::find(parameter.begin(), parameter.end(), atom) != parameter.end();
+  });
+}
+
 }  // namespace
 
 bool IsLeftOpenAlong(const GraphView& view, const Shapes& shapes, TensorId x, const Dims& x_dims,
                      const Dim& parameter) {
   const std::vector<int64_t>& sizes = shapes.Get(x).dims;
   for (size_t i = 0; i < sizes.size(); ++i) {
-    const bool along = std::any_of(x_dims[i].begin(), x_dims[i].end(), [&](Atom atom) {
-      return std::find(parameter.begin(), parameter.end(), atom) != parameter.end();
-    });
-    if (along && sizes[i] < 0 && IsLeftOpen(view, shapes, x, static_cast<int>(i))) return true;
+    if (sizes[i] < 0 && IsAlong(x_dims[i], parameter) &&
+        IsLeftOpen(view, shapes, x, static_cast<int>(i))) {
+      return true;
+    }
   }
   return false;
+}
+
+bool KnowsSizesAlong(const Shapes& shapes, TensorId x, const Dims& x_dims, const Dim& parameter) {
+  const TensorInfo& info = shapes.Get(x);
+  if (!info.rank_known) return false;
+  for (size_t i = 0; i < info.dims.size(); ++i) {
+    if (info.dims[i] < 0 && IsAlong(x_dims[i], parameter)) return false;
+  }
+  return true;
 }
 
 bool KnowsSamples(const Shapes& shapes, TensorId x, TensorId parameter) {

@@ -17,6 +17,10 @@ namespace nv_norms {
 bool IsLeftOpenAlong(const GraphView& view, const Shapes& shapes, TensorId x, const Dims& x_dims,
                      const Dim& parameter);
 
+// Whether the sizes of x along a parameter's axes are known. Of unknown ones the number of samples
+// that a parameter of each sample is for cannot be told: 4 numbers may be of 4 with one channel.
+bool KnowsSizesAlong(const Shapes& shapes, TensorId x, const Dims& x_dims, const Dim& parameter);
+
 // Whether both have so many samples as they say. A batch of unknown size may be 1 when the graph
 // runs, and be broadcast with the other's.
 bool KnowsSamples(const Shapes& shapes, TensorId x, TensorId parameter);

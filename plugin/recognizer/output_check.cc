@@ -200,6 +200,7 @@ bool OutputCheck::ParametersSurelyFit(const Output& output, const Problem& probl
     if (!known) return false;
   }
   const TensorId x = near_.statistics.x;
+  if (problem.per_sample && !KnowsSizesAlong(near_.shapes, x, near_.x.dims, held)) return false;
   const TensorInfo& info = near_.shapes.Get(x);
   if (!info.rank_known) return true;
   return !MergesUnknownAxes(problem, near_.x.dims, info.dims, held) &&

@@ -324,6 +324,8 @@ std::vector<Statistics> FindStatistics(const GraphView& view, const Shapes& shap
     for (auto it = candidates.rbegin(); it != candidates.rend(); ++it) {
       Scene scene{&view, &shapes, {*it}, -1, {}};
       for (int node : cone.nodes) {
+        // Moments of a rounded x are not those of x, where its mean is large.
+        if (IsRoundingOf(shapes.Get(*it).dtype, view, node)) continue;
         for (const TensorId& input : view.inputs(node)) {
           if (input == *it || scene.dependents.count(input.node) > 0) {
             scene.dependents.insert(node);
