@@ -141,7 +141,7 @@ bool IsWideningCast(const GraphView& view, int node) {
          IsNarrow(view.GetType(node, "SrcT"));
 }
 
-bool IsRoundingOf(DataType dtype, const GraphView& view, int node) {
+bool IsRoundingOf(const GraphView& view, int node, DataType dtype) {
   const auto digits = [](DataType of) {
     if (of == tensorflow::DT_BFLOAT16) return 8;
     if (of == tensorflow::DT_HALF) return 11;

@@ -22,7 +22,7 @@ bool IsNarrow(tensorflow::DataType dtype);  // half, bfloat16
 bool IsWideningCast(const GraphView& view, int node);
 
 // A Cast to a floating-point type with fewer digits than `dtype` has.
-bool IsRoundingOf(tensorflow::DataType dtype, const GraphView& view, int node);
+bool IsRoundingOf(const GraphView& view, int node, tensorflow::DataType dtype);
 
 // The value of a Const of floating type whose elements are all equal, however many there are.
 std::optional<double> FloatSplat(const GraphView& view, int node);

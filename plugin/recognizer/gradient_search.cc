@@ -65,6 +65,7 @@ class GradientSearch {
   }
 
   BackwardMatch Run() {
+    const std::vector<int> candidates = FindCandidates();
     for (int attempt = 0; attempt < Interpreter::kMaxRestarts; ++attempt) {
       Interpreter interpreter(scene_, &axes_, /*draw=*/0);
       interpreter_ = &interpreter;
@@ -81,7 +82,8 @@ class GradientSearch {
         match_.reshape_dy = dy->dims != x_dims_ || !shapes_.Get(forward_.x).rank_known ||
                             !shapes_.Get(scene_.dy).rank_known;
         if (dy->Flat() == interpreter.Eval(forward_.x)->Flat()) {
-          Visit(/*thorough=*/attempt < Interpreter::kMaxRestarts / 2);
+          const bool thorough = attempt < Interpreter::kMaxRestarts / 2;
+          Visit(candidates, thorough ? candidates.size() : candidates_of_norm_);
         }
         if (!interpreter.restart()) TakeViews();
         if (!interpreter.restart()) CheckLayoutOfDx();
@@ -178,10 +180,10 @@ class GradientSearch {
 
   bool FromDy(TensorId tensor) const { return IsFromDy(scene_, from_dy_, tensor); }
 
-  // What reads x or the forward, or follows from what does, comes first. The rest, the nearest to
-  // dy first, may hold a Sum of dy, and is what other branches behind the same dy do with it: each
-  // norm there may take a dozen restarts. Left out if not `thorough`.
-  std::vector<int> Candidates(bool thorough) const {
+  // What reads x or the forward, or follows from what does, comes first: candidates_of_norm_ nodes.
+  // The rest, the nearest to dy first, may hold a Sum of dy, and is what other branches behind the
+  // same dy do with it: each norm there may take a dozen restarts.
+  std::vector<int> FindCandidates() {
     std::vector<int> nodes(from_dy_.begin(), from_dy_.end());
     std::sort(nodes.begin(), nodes.end(), [&](int a, int b) {
       return std::make_pair(view_.order(a), a) < std::make_pair(view_.order(b), b);
@@ -201,14 +203,16 @@ class GradientSearch {
     const auto rest = std::stable_partition(nodes.begin(), nodes.end(),
                                             [&](int node) { return ours.count(node) > 0; });
     std::stable_sort(rest, nodes.end(), [&](int a, int b) { return hops[a] < hops[b]; });
-    if (!thorough) nodes.erase(rest, nodes.end());
+    candidates_of_norm_ = rest - nodes.begin();
     return nodes;
   }
 
-  void Visit(bool thorough) {
+  // The first `count` of the candidates.
+  void Visit(const std::vector<int>& candidates, size_t count) {
     const bool wants_dgamma = forward_.gamma.valid();
     const bool wants_dbeta = forward_.beta.valid() || (forward_.lone && wants_dgamma);
-    for (int node : Candidates(thorough)) {
+    for (size_t i = 0; i < count; ++i) {
+      const int node = candidates[i];
       // What nobody asks for is no gradient to take in; its type may be unknown, too.
       if (MakesY(node) || !view_.live(node)) continue;
       const std::string& op = view_.op(node);
@@ -420,6 +424,7 @@ class GradientSearch {
   const TriedDy& tried_;
   const std::function<bool(int)>& keep_;
   Roundings roundings_;
+  size_t candidates_of_norm_ = 0;
   Scene scene_;
   Axes axes_;
   std::vector<TensorId> sources_;  // of factors, behind Transposes

@@ -14,7 +14,7 @@ Roundings::Roundings(const GraphView& view, const Shapes& shapes, const Statisti
     : view_(view), dtype_(shapes.Get(statistics.x).dtype), anchor_(statistics.anchor) {}
 
 bool Roundings::Has(int node) {
-  if (!IsRoundingOf(dtype_, view_, node)) return false;
+  if (!IsRoundingOf(view_, node, dtype_)) return false;
   if (!normalized_) normalized_ = Dependents(view_, anchor_, kMaxNormalized);
   return normalized_->count(node) == 0;
 }

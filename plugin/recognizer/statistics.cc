@@ -325,7 +325,7 @@ std::vector<Statistics> FindStatistics(const GraphView& view, const Shapes& shap
       Scene scene{&view, &shapes, {*it}, -1, {}};
       for (int node : cone.nodes) {
         // Moments of a rounded x are not those of x, where its mean is large.
-        if (IsRoundingOf(shapes.Get(*it).dtype, view, node)) continue;
+        if (IsRoundingOf(view, node, shapes.Get(*it).dtype)) continue;
         for (const TensorId& input : view.inputs(node)) {
           if (input == *it || scene.dependents.count(input.node) > 0) {
             scene.dependents.insert(node);

@@ -22,8 +22,8 @@ class _Tensors:
     root = staticmethod(lambda v: tf.math.rsqrt(v + EPSILON))
 
     @staticmethod
-    def rounded(x, dtype=tf.float16):
-        return tf.cast(tf.cast(x, dtype), x.dtype)
+    def rounded(x):
+        return tf.cast(tf.cast(x, tf.float16), x.dtype)
 
 
 class _Arrays:
@@ -33,8 +33,8 @@ class _Arrays:
     root = staticmethod(lambda v: 1 / np.sqrt(v + EPSILON))
 
     @staticmethod
-    def rounded(x, dtype=np.float16):
-        return x.astype(dtype).astype(x.dtype)
+    def rounded(x):
+        return x.astype(np.float16).astype(x.dtype)
 
 
 def _variance(m, x):
