@@ -87,7 +87,10 @@ absl::Status CheckSamples(InferenceContext* c, const std::vector<DimensionHandle
 absl::Status BatchAndChannels(InferenceContext* c, ShapeHandle x, int64_t groups,
                               DimensionHandle* batch, DimensionHandle* channels,
                               DimensionHandle* statistics) {
-  *batch = *channels = *statistics = c->UnknownDim();
+  // Each of its own: what is joined with one of them says nothing of the others.
+  *batch = c->UnknownDim();
+  *channels = c->UnknownDim();
+  *statistics = c->UnknownDim();
   std::string data_format;
   TF_RETURN_IF_ERROR(c->GetAttr("data_format", &data_format));
   if (c->RankKnown(x)) {

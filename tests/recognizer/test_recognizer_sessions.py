@@ -155,3 +155,28 @@ def test_variable_that_is_assigned_to_before_the_output(rng, of: str) -> None:
             got = session.run(y, {"beta:0": beta})
     expected = oracle.layer_norm(start["x"], start["gamma"], beta, epsilon=1e-3).y
     np.testing.assert_allclose(got, expected, 2e-5, 2e-5)
+
+
+def test_batch_size_is_read_beside_a_gradient(rng) -> None:
+    """Grappler forgets the rank of what is fed: of an op's unknown sizes none may be another's."""
+    a = rng.normal(size=(2, 4, 5, 6)).astype(np.float32)
+    gamma = rng.uniform(0.5, 2.0, 6).astype(np.float32)
+    config = v1.ConfigProto()
+    config.graph_options.rewrite_options.min_graph_nodes = -1
+    with tf.Graph().as_default() as graph:
+        x = placeholder("x", (None, 4, 5, 6))
+        scale = placeholder("gamma", (6,))
+        mean, variance = tf.nn.moments(x, [1, 2], keepdims=True)
+        y = (x - mean) * tf.math.rsqrt(variance + 1e-3) * scale
+        z = tf.reshape(tf.reshape(y, [-1]) * 2.0, [-1, 4, 5, 6])
+        loss = tf.reduce_sum(tf.sin(z)) / tf.cast(tf.shape(y)[0], tf.float32)
+        gradient = tf.gradients(loss, x)
+        nv_norms_rewriter.enable()
+        nv_norms_rewriter.clear_report()
+        with v1.Session(graph=graph, config=config) as session:
+            got, dx = session.run([loss, *gradient], {x: a, scale: gamma})
+    assert len(nv_norms_rewriter.report().fused) == 2
+    norm = oracle.instance_norm(a, gamma, None, epsilon=1e-3)
+    assert got == pytest.approx(np.sin(2 * norm.y).sum() / 2, rel=1e-5)
+    expected = oracle.backward(np.cos(2 * norm.y), a, gamma, (1, 2), (3,), epsilon=1e-3)
+    np.testing.assert_allclose(dx, expected.dx, 2e-5, 2e-5)
