@@ -16,10 +16,11 @@ namespace nv_norms {
 using tensorflow::DataType;
 using tensorflow::NodeDef;
 
+// `_kernel` names a kernel of that op alone.
 void CopyPlacement(const NodeDef& from, NodeDef* to) {
   to->set_device(from.device());
   for (const auto& [name, value] : from.attr()) {
-    if (!name.empty() && name[0] == '_' && name != "_output_shapes" &&
+    if (!name.empty() && name[0] == '_' && name != "_output_shapes" && name != "_kernel" &&
         name.rfind("_grappler", 0) != 0) {
       (*to->mutable_attr())[name] = value;
     }

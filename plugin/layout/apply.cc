@@ -53,12 +53,15 @@ class Editor {
   }
 
  private:
+  // What a node reads once the region is replaced, as far as that is settled.
+  const std::vector<TensorId>& InputsOf(int node) const {
+    const auto found = inputs_.find(node);
+    return found == inputs_.end() ? view_->inputs(node) : found->second;
+  }
+
   void SetInput(int node, int slot, TensorId tensor) {
-    auto found = inputs_.find(node);
-    const auto& inputs = found == inputs_.end() ? view_->inputs(node) : found->second;
-    if (inputs[slot] == tensor) return;
-    if (found == inputs_.end()) found = inputs_.emplace(node, view_->inputs(node)).first;
-    found->second[slot] = tensor;
+    if (InputsOf(node)[slot] == tensor) return;
+    inputs_.emplace(node, view_->inputs(node)).first->second[slot] = tensor;
   }
 
   TensorId Convert(const LayoutValue& value, Format produced) {
@@ -141,7 +144,7 @@ class Editor {
     for (int slot : member.rule.channel_slots) {
       std::vector<int64_t> shape(region_.rank - 1, 1);
       shape[0] = -1;
-      const TensorId old = view_->inputs(member.node)[slot];
+      const TensorId old = InputsOf(member.node)[slot];
       const int64_t channels = shapes_->Get(old).dims[0];
       if (channels >= 0) shape[0] = channels;
       SetInput(member.node, slot, Reshape(old, shape));

@@ -251,6 +251,20 @@ def test_unknown_batch_and_space(rng):
     check(trace(make), {"x": x}, expected, before=2, after=0)
 
 
+def test_vector_of_channels_that_is_a_shape_itself(rng):
+    """It is turned with the tensor that it is the shape of, and then broadcast along axis 1."""
+
+    def make():
+        x = placeholder("x", [None, 4, None, None])
+        y = tf.cast(norm("layer", to_last(x))[0] * 10.0, tf.int32)
+        tf.identity(to_first(y * tf.shape(y)), name="y")
+
+    x = draw(rng, (2, 4, 5, 3))
+    y = np.trunc(10.0 * last(oracle("layer", x, last=False)))
+    expected = {"y": first(y * np.array([2, 5, 3, 4]))}
+    check(trace(make), {"x": x}, expected, before=2, after=0)
+
+
 def test_recognized_norm_moves_in_the_same_pass(rng):
     """Not an op of ours at first, but its textbook formula between Transposes."""
 
