@@ -191,6 +191,8 @@ class RuleFinder {
 
   bool OutputVector(int port) {
     if (rank_ == 3) return false;
+    // Of what no fetch needs nothing is known.
+    if (shapes_.Get({node_, port}).dtype == tensorflow::DT_INVALID) return false;
     rule_->outputs.push_back({port, true});
     return true;
   }
