@@ -11,7 +11,7 @@ from layout_graphs import NORMS, TO_FIRST, TO_LAST, check, layouts, nodes, oracl
 
 import nv_norms_rewriter
 import oracle as formulas
-from fused_graphs import EPSILON, norm, norm_grad, placeholder, trace
+from fused_graphs import EPSILON, norm, norm_grad, placeholder, run, trace
 
 SHAPES = {3: (2, 5, 6), 4: (2, 5, 3, 6), 5: (2, 5, 3, 2, 6)}  # channels last
 FIRST = {rank: tuple(np.array(shape)[TO_FIRST[rank]]) for rank, shape in SHAPES.items()}
@@ -263,6 +263,40 @@ def test_vector_of_channels_that_is_a_shape_itself(rng):
     y = np.trunc(10.0 * last(oracle("layer", x, last=False)))
     expected = {"y": first(y * np.array([2, 5, 3, 4]))}
     check(trace(make), {"x": x}, expected, before=2, after=0)
+
+
+def test_order_that_waits_for_what_is_behind_the_norm(rng):
+    """What the norm would read then waits for the norm."""
+
+    def make():
+        x = placeholder("x", X)
+        y = tf.nn.relu(norm("layer", x, axis=[1])[0])
+        with tf.control_dependencies([y]):
+            order = tf.constant(TO_LAST[4])
+        tf.identity(tf.transpose(x, order), name="turned")
+        tf.identity(to_last(y), name="y")
+        tf.identity(to_last(tf.tanh(y)), name="z")
+
+    x = draw(rng, X)
+    y = np.maximum(oracle("layer", x, last=False), 0)
+    fetches = {"turned": last(x), "y": last(y), "z": last(np.tanh(y))}
+    rewritten, _ = nv_norms_rewriter.rewrite(trace(make), fetches=list(fetches))
+    got = run(rewritten, {"x": x}, list(fetches))
+    for each, expected in zip(got, fetches.values(), strict=True):
+        np.testing.assert_allclose(each, expected, 2e-5, 2e-5)
+
+
+def test_shape_that_no_fetch_needs(rng):
+    def make():
+        x = placeholder("x", [None, 6, None, None])
+        y = norm("layer", to_last(x))[0]
+        tf.identity(tf.shape(y), name="sizes")
+        tf.identity(to_first(tf.nn.relu(y)), name="y")
+
+    x = draw(rng, X)
+    rewritten, _ = nv_norms_rewriter.rewrite(trace(make), fetches=["y"])
+    (got,) = run(rewritten, {"x": x}, ["y"])
+    np.testing.assert_allclose(got, np.maximum(oracle("layer", x, last=False), 0), 2e-5, 2e-5)
 
 
 def test_recognized_norm_moves_in_the_same_pass(rng):
