@@ -16,7 +16,6 @@ namespace nv_norms {
 using tensorflow::DataType;
 using tensorflow::NodeDef;
 
-// `_kernel` names a kernel of that op alone.
 void CopyPlacement(const NodeDef& from, NodeDef* to) {
   to->set_device(from.device());
   for (const auto& [name, value] : from.attr()) {

@@ -15,7 +15,7 @@ namespace nv_norms {
 
 // Small steps that the edits of forward and backward are made of.
 
-// Attributes that say where and how a node runs, not what it computes.
+// Attributes that say where and how a node runs, not what it computes, nor which kernel of its op.
 void CopyPlacement(const tensorflow::NodeDef& from, tensorflow::NodeDef* to);
 
 void SetType(tensorflow::NodeDef* def, const char* attr, tensorflow::DataType type);

@@ -1,6 +1,5 @@
 #include "plugin/layout/apply.h"
 
-#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -65,22 +64,9 @@ class Editor {
     inputs_.emplace(node, view_->inputs(node)).first->second[slot] = tensor;
   }
 
-  // Whether a conversion's order waits for something behind the value: a reader of the value that
-  // reads the conversion may be what it waits for.
-  bool WaitsBehind(const LayoutValue& value, int conversion) const {
-    const std::vector<TensorId>& inputs = view_->inputs(conversion);
-    if (inputs.size() < 2) return false;
-    const std::vector<int>& waits_for = view_->control_inputs(inputs[1].node);
-    return std::any_of(waits_for.begin(), waits_for.end(), [&](int control) {
-      return control != value.tensor.node && view_->DependsOn(control, {value.tensor.node});
-    });
-  }
-
   TensorId Convert(const LayoutValue& value, Format produced) {
     // A conversion that is there is as good as a new one.
-    if (produced == value.now && value.direct > 0 && !WaitsBehind(value, value.conversions[0])) {
-      return {value.conversions[0], 0};
-    }
+    if (produced == value.now && value.direct > 0) return {value.conversions[0], 0};
     TensorInfo info = shapes_->Get(value.tensor);
     const Format to = Other(produced);
     if (!value.is_vector) {

@@ -46,9 +46,10 @@ bool KeepsElementOrder(const std::vector<int64_t>& shape, Format to) {
 bool WaitsForOthers(const GraphView& view, int node) {
   if (!view.control_inputs(node).empty()) return true;
   if (view.inputs(node).size() < 2) return false;
+  const int from = view.inputs(node)[0].node;
   const auto& waits_for = view.control_inputs(view.inputs(node)[1].node);
   return std::any_of(waits_for.begin(), waits_for.end(), [&](int control) {
-    return control != view.inputs(node)[0].node && !IsPure(view.op(control));
+    return control != from && (!IsPure(view.op(control)) || view.DependsOn(control, {from}));
   });
 }
 
