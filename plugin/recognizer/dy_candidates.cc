@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "plugin/graph/constants.h"
+#include "plugin/recognizer/broadcast_sums.h"
 #include "plugin/recognizer/dy_shape.h"
 #include "plugin/recognizer/ops.h"
 
@@ -29,26 +30,6 @@ bool SumsNothing(const GraphView& view, const Shapes& shapes, int node) {
   });
 }
 
-// Whether that Sum is surely over nothing if what it gives has x's shape: what is broadcast with it
-// is no larger than a parameter, or is an inner tensor that nothing but parameters made larger.
-bool SumsNothingOfX(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
-                    int node) {
-  const TensorId axes = AxesOfBroadcast(view, node);
-  TensorId other = view.inputs(axes.node)[1 - axes.port];
-  const TensorInfo& shape = shapes.Get(other);
-  if (shape.rank_known && shape.dims.size() == 1 && shape.dims[0] >= 0 &&
-      shape.dims[0] <= static_cast<int64_t>(forward.problem.axes.size())) {
-    return true;
-  }
-  if (view.op(other.node) == "DataFormatVecPermute") other = view.inputs(other.node)[0];
-  if (forward.goes_on() || view.op(other.node) != "Shape") return false;
-  const TensorId of = view.inputs(other.node)[0];
-  // y has as many samples as x and the parameters together.
-  const bool of_samples = forward.open_samples && (of == forward.gamma || of == forward.beta);
-  return of == forward.x || of_samples ||
-         std::find(forward.core.begin(), forward.core.end(), of.node) != forward.core.end();
-}
-
 enum class Sums { kStop, kOverNothing, kAny };
 
 // Behind views that change neither values nor (but for their shape) anything else: where dy
@@ -57,7 +38,7 @@ TensorId BehindViews(const GraphView& view, const Shapes& shapes, const ForwardM
                      TensorId tensor, Sums sums = Sums::kStop) {
   const auto pass = [&](int node) {
     return sums != Sums::kStop && SumsAsBroadcast(view, node) &&
-           (sums == Sums::kAny || SumsNothingOfX(view, shapes, forward, node));
+           (sums == Sums::kAny || IsSurelyOverNothing(view, shapes, forward, node));
   };
   while (true) {
     const int node = tensor.node;
@@ -161,6 +142,10 @@ std::vector<DyCandidate> DyCandidates(const GraphView& view, const Shapes& shape
     if (static_cast<int>(found.size()) == kMaxCandidates) return;
     for (const DyCandidate& candidate : found) {
       if (candidate.dy == tensor) return;
+    }
+    if (!HasSurelyShapeOf(shapes, tensor, forward.x) &&
+        IsSummedToLess(view, shapes, forward, tensor)) {
+      return;
     }
     for (const TensorId& like : likes) {
       if (!SameShape(shapes.Get(tensor), shapes.Get(like), surely && !may_be_larger)) continue;

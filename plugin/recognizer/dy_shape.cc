@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "plugin/recognizer/broadcast_sums.h"
 #include "plugin/recognizer/ops.h"
 
 namespace nv_norms {
@@ -65,37 +66,9 @@ Fit FitBeside(const Shapes& shapes, TensorId dy, TensorId x, const std::vector<P
   return fit;
 }
 
-TensorId AxesOfBroadcast(const GraphView& view, int node) {
-  if (view.op(node) != "Sum") return TensorId();
-  TensorId axes = view.inputs(node)[1];
-  if (view.op(axes.node) == "DataFormatDimMap") axes = view.inputs(axes.node)[0];
-  return view.op(axes.node) == "BroadcastGradientArgs" ? axes : TensorId();
-}
-
-bool SumsAsBroadcast(const GraphView& view, int node) {
-  return AxesOfBroadcast(view, node).valid();
-}
-
 bool IsSurelyLike(const GraphView& view, const Shapes& shapes, TensorId dy, TensorId x) {
   if (IsOfKnownShape(shapes.Get(dy), shapes.Get(x))) return true;
-  while (view.op(dy.node) == "Cast" || IsPlainView(view.op(dy.node))) dy = view.inputs(dy.node)[0];
-  return SumsAsBroadcast(view, dy.node);
-}
-
-bool IsSummedLike(const GraphView& view, TensorId tensor, TensorId dy,
-                  const std::unordered_set<int>& within) {
-  std::vector<TensorId> pending = {tensor};
-  std::unordered_set<int> seen;
-  while (!pending.empty()) {
-    const TensorId at = pending.back();
-    pending.pop_back();
-    if (at == dy) return false;
-    if (within.count(at.node) == 0 || SumsAsBroadcast(view, at.node)) continue;
-    if (!seen.insert(at.node).second) continue;
-    const std::vector<TensorId>& inputs = view.inputs(at.node);
-    pending.insert(pending.end(), inputs.begin(), inputs.end());
-  }
-  return true;
+  return SumsAsBroadcast(view, BehindShapes(view, dy).node);
 }
 
 }  // namespace nv_norms

@@ -22,18 +22,8 @@ bool HasSurelyShapeOf(const Shapes& shapes, TensorId dy, TensorId x);
 enum class Fit { kNot, kBroadcast, kSurely };
 Fit FitBeside(const Shapes& shapes, TensorId dy, TensorId x, const std::vector<Part>& parts);
 
-// What BroadcastGradientArgs says, when the graph runs, that a Sum is over, behind what
-// TensorFlow's layout optimizer puts between them; not valid() for other Sums.
-TensorId AxesOfBroadcast(const GraphView& view, int node);
-// Whether there is such: a Sum over nothing, for most operands.
-bool SumsAsBroadcast(const GraphView& view, int node);
-
 // Whether nothing makes dy larger than x: it has x's sizes, or was summed so.
 bool IsSurelyLike(const GraphView& view, const Shapes& shapes, TensorId dy, TensorId x);
-
-// Whether such a Sum is on each way from dy to a tensor, `within` these nodes.
-bool IsSummedLike(const GraphView& view, TensorId tensor, TensorId dy,
-                  const std::unordered_set<int>& within);
 
 }  // namespace nv_norms
 

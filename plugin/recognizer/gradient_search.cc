@@ -5,6 +5,7 @@
 
 #include "plugin/graph/constants.h"
 #include "plugin/recognizer/bags.h"
+#include "plugin/recognizer/broadcast_sums.h"
 #include "plugin/recognizer/clamp_ops.h"
 #include "plugin/recognizer/dy_shape.h"
 #include "plugin/recognizer/gradient_check.h"
@@ -123,7 +124,7 @@ class GradientSearch {
                                                 !HasSurelyShapeOf(shapes_, scene_.dy, forward_.x));
       const bool plain = !tried_.sum && tried_.factors.empty() && !forward_.open_samples;
       if (!plain && match_.reshape_dy) return BackwardMatch();
-      if (tried_.sum && !IsSummed()) return BackwardMatch();
+      if (tried_.sum ? !IsSummed() : MayBeSummed()) return BackwardMatch();
       match_.stops_gradient = StopsGradient(view_, behind_, forward_core_);
       return match_;
     }
@@ -241,6 +242,7 @@ class GradientSearch {
   void TryParameter(TensorId tensor, bool wants_dgamma, bool wants_dbeta) {
     const Value* value = interpreter_->Eval(tensor);
     if (value == nullptr || value->Flat() != reference_->parameter) return;
+    if (!forward_.open_samples && IsSummedToOthers(view_, shapes_, forward_, tensor.node)) return;
     std::vector<int64_t> shape;
     if (forward_.open_samples ? !ShapeForReshape(tensor, value->dims, &shape)
                               : !ShapeOfSum(tensor, value->dims, &shape)) {
@@ -405,6 +407,15 @@ class GradientSearch {
     if (match_.terms.empty()) return IsSummedLike(view_, match_.dx, scene_.dy, from_dy_);
     return std::all_of(match_.terms.begin(), match_.terms.end(), [&](const Part& term) {
       return IsSummedLike(view_, term.tensor, scene_.dy, from_dy_);
+    });
+  }
+
+  // Whether dy may be larger than x after all: it is summed on its way, as what goes on beside the
+  // norm may be what x is broadcast to.
+  bool MayBeSummed() const {
+    return std::any_of(behind_.begin(), behind_.end(), [&](int node) {
+      return from_dy_.count(node) > 0 && SumsAsBroadcast(view_, node) &&
+             !IsSurelyOverNothing(view_, shapes_, forward_, node);
     });
   }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "plugin/graph/constants.h"
-#include "plugin/recognizer/dy_shape.h"
+#include "plugin/recognizer/broadcast_sums.h"
 #include "plugin/recognizer/ops.h"
 
 namespace nv_norms {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 import tensorflow as tf
-from recognizer_graphs import layer_norm, stock_and_fused
+from recognizer_graphs import fused_as_stock, layer_norm
 
 import nv_norms_rewriter
 
@@ -16,14 +16,6 @@ EPSILON = 1e-3
 
 def _draw(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return rng.normal(1.0, 2.0, shape).astype(np.float32)
-
-
-def _step_as_stock(step: Callable, known: Sequence, values: Sequence[np.ndarray]) -> list[str]:
-    """The directions of what is fused in this function of tensors of which so much is known."""
-    signature = [tf.TensorSpec(shape) for shape in known]
-    for want, got in zip(*stock_and_fused(step, signature, values, False), strict=True):
-        np.testing.assert_allclose(got, want, 1e-4, 1e-4)
-    return [record.direction for record in nv_norms_rewriter.report().fused]
 
 
 def _batch_norm_of_rows(x: tf.Tensor, offset: tf.Tensor) -> list[tf.Tensor]:
@@ -40,13 +32,13 @@ def test_offset_of_a_known_batch(rng, batch: int) -> None:
     """Where x's batch is 1, y is larger than x, and so is the gradient of y: it is summed."""
     values = _draw(rng, batch, 4, 8), _draw(rng, 3, 4, 8)
     known = (None, 4, 8), (3, 4, 8)
-    assert _step_as_stock(_batch_norm_of_rows, known, values) == ["forward", "backward"]
+    assert fused_as_stock(_batch_norm_of_rows, known, values) == ["forward", "backward"]
 
 
 def test_offset_of_the_same_batch(rng) -> None:
     values = _draw(rng, 3, 4, 8), _draw(rng, 3, 4, 8)
     known = (3, 4, 8), (3, 4, 8)
-    assert _step_as_stock(_batch_norm_of_rows, known, values) == ["forward", "backward"]
+    assert fused_as_stock(_batch_norm_of_rows, known, values) == ["forward", "backward"]
 
 
 @pytest.mark.parametrize("rank", [2, 3, 4])
@@ -60,7 +52,7 @@ def test_dy_that_is_yet_to_be_broadcast(rng, rank: int) -> None:
         return tape.gradient(loss, [x, g])
 
     values = _draw(rng, *(2, 3, 5)[: rank - 1], 6), _draw(rng, *(1,) * rank)
-    assert "forward" in _step_as_stock(step, [(None,) * rank, (1,) * rank], values)
+    assert "forward" in fused_as_stock(step, [(None,) * rank, (1,) * rank], values)
 
 
 def _rms(x: tf.Tensor) -> tf.Tensor:
@@ -102,14 +94,14 @@ def test_operand_that_changes_no_value(rng, norm: Callable, sizes, known) -> Non
         return [y, tape.gradient(loss, x)]
 
     values = _draw(rng, 4, sizes[0]), _draw(rng, sizes[1])
-    assert _step_as_stock(step, [known, (None,)], values) == []
+    assert fused_as_stock(step, [known, (None,)], values) == []
 
 
 @pytest.mark.parametrize("shape", [(4, 6), (3, 4, 6)], ids=len)
 @pytest.mark.parametrize("norm", [_plus_zeros_like, lambda x, w: x * (_rms(x) + tf.zeros_like(w))])
 def test_zeros_of_unknown_rank(rng, norm: Callable, shape: tuple[int, ...]) -> None:
     values = _draw(rng, 4, 6), _draw(rng, *shape)
-    assert _step_as_stock(lambda x, w: [norm(x, w)], [(4, 6), None], values) == []
+    assert fused_as_stock(lambda x, w: [norm(x, w)], [(4, 6), None], values) == []
 
 
 @pytest.mark.parametrize("channels", [1, 4])
@@ -126,7 +118,7 @@ def test_channels_that_an_argument_leaves_open(rng, channels: int) -> None:
 
     values = _draw(rng, 1, 4, channels), _draw(rng, 4), _draw(rng, 4)
     known = (None, None, None), (4,), (None,)
-    _step_as_stock(step, known, values)
+    fused_as_stock(step, known, values)
 
 
 @pytest.mark.parametrize("sizes", [(1, 2), (2, 1), (3, 3)], ids=str)
@@ -147,7 +139,7 @@ def test_gradient_of_a_norm_whose_input_is_broadcast_elsewhere(rng, sizes: Seque
 
     known = [(None, None, 8)] * 2
     values = _draw(rng, sizes[0], 3, 8), _draw(rng, sizes[1], 1 if sizes[0] != 3 else 3, 8)
-    assert _step_as_stock(step, known, values).count("forward") == 2
+    assert fused_as_stock(step, known, values).count("forward") == 2
 
 
 @pytest.mark.parametrize("batch", [1, 4])
@@ -160,7 +152,7 @@ def test_gradient_of_a_norm_and_of_its_sum_with_a_larger_one(rng, batch: int) ->
         return [tape.gradient(loss, x)]
 
     values = _draw(rng, batch, 6), _draw(rng, 4, 6)
-    assert "forward" in _step_as_stock(step, [(None, 6)] * 2, values)
+    assert "forward" in fused_as_stock(step, [(None, 6)] * 2, values)
 
 
 @pytest.mark.parametrize("channels", [1, 8])
@@ -183,7 +175,7 @@ def test_channels_that_may_be_one_for_all_of_gamma(rng, before: Callable, channe
         return [layer_norm(before(x), -1, EPSILON, gamma, beta)]
 
     values = _draw(rng, 4, channels), _draw(rng, 8), _draw(rng, 8)
-    assert _step_as_stock(step, [(None, None), (8,), (8,)], values) == ["forward"]
+    assert fused_as_stock(step, [(None, None), (8,), (8,)], values) == ["forward"]
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3])
@@ -202,7 +194,7 @@ def test_output_that_is_reshaped_to_other_sizes(rng, known, shape, batch: int) -
         return [y, tf.reduce_mean(y, 0), tf.gradients(tf.reduce_sum(y * y), x)[0]]
 
     value = _draw(rng, batch, 3 if known[1] else 4, 8)
-    assert _step_as_stock(step, [known], [value]) == ["forward", "backward"]
+    assert fused_as_stock(step, [known], [value]) == ["forward", "backward"]
 
 
 @pytest.mark.parametrize("axes", [[-1], [1, 3]], ids=str)
@@ -220,7 +212,7 @@ def test_heads_that_a_reshape_leaves_over(rng, heads: int, axes: list[int]) -> N
             loss = tf.reduce_sum(tf.sin(y))
         return [y, tape.gradient(loss, x)]
 
-    _step_as_stock(step, [(None, None, None)], [_draw(rng, 4, 3, heads * 8)])
+    fused_as_stock(step, [(None, None, None)], [_draw(rng, 4, 3, heads * 8)])
 
 
 @pytest.mark.parametrize("batch", [0, 2])
@@ -231,7 +223,7 @@ def test_no_heads_at_all(rng, batch: int) -> None:
         mean, variance = tf.nn.moments(x, [-1], keepdims=True)
         return [tf.nn.batch_normalization(x, mean, variance, beta, gamma, EPSILON)]
 
-    _step_as_stock(step, [(None, None, 0, 8)], [_draw(rng, batch, 3, 0, 8)])
+    fused_as_stock(step, [(None, None, 0, 8)], [_draw(rng, batch, 3, 0, 8)])
 
 
 @pytest.mark.parametrize("spelling", ["slices", "gathers"])
@@ -246,7 +238,7 @@ def test_size_out_of_a_table_of_shapes(rng, spelling: str) -> None:
         return [(groups - mean) * tf.math.rsqrt(variance + EPSILON)]
 
     values = _draw(rng, 2, 3, 16), _draw(rng, 6, 4), _draw(rng, 2, 5)
-    _step_as_stock(step, [(None, 3, None), (None, 4), (None, 5)], values)
+    fused_as_stock(step, [(None, 3, None), (None, 4), (None, 5)], values)
 
 
 def test_sizes_that_the_layout_pass_has_turned(rng) -> None:
@@ -264,7 +256,7 @@ def test_sizes_that_the_layout_pass_has_turned(rng) -> None:
         y = tf.reshape((groups - mean) * tf.math.rsqrt(variance + EPSILON), size)
         return [y * gamma + beta]
 
-    assert _step_as_stock(step, [(None, None, None)], [_draw(rng, 2, 3, 40)]) == ["forward"]
+    assert fused_as_stock(step, [(None, None, None)], [_draw(rng, 2, 3, 40)]) == ["forward"]
     (record,) = nv_norms_rewriter.report().fused
     assert record.kind == "group_norm"
 
@@ -284,7 +276,7 @@ def _length_in_the_graph(x: tf.Tensor, table: tf.Tensor) -> list[tf.Tensor]:
 def test_count_that_only_what_follows_makes_the_size(rng, step: Callable, length: int) -> None:
     """The graph's 5 is x's size where a table of 5 is added, but one x is broadcast to it."""
     values = _draw(rng, 2, length, 8), _draw(rng, 5, 8)
-    assert _step_as_stock(step, [(None, None, 8), (5, 8)], values) == []
+    assert fused_as_stock(step, [(None, None, 8), (5, 8)], values) == []
 
 
 @pytest.mark.parametrize("size", [1, 8])
@@ -300,4 +292,4 @@ def test_gradient_alone_along_a_size_that_is_open(rng, known: tuple, size: int) 
             loss = tf.reduce_sum(tf.sin(y))
         return tape.gradient(loss, [x, gamma, beta])
 
-    assert _step_as_stock(step, [known], [_draw(rng, 3, size)]) == []
+    assert fused_as_stock(step, [known], [_draw(rng, 3, size)]) == []
