@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -89,6 +89,18 @@ def trace(make: Callable[[], object]) -> v1.GraphDef:
     with tf.Graph().as_default() as graph:
         make()
     return graph.as_graph_def()
+
+
+def ops_behind(graph: v1.GraphDef, names: Iterable[str]) -> set[str]:
+    """The ops that run for these nodes. (extract_sub_graph takes what is colocated, too.)"""
+    nodes = {node.name: node for node in graph.node}
+    seen, waiting = set(), list(names)
+    while waiting:
+        name = waiting.pop().lstrip("^").partition(":")[0]
+        if name not in seen:
+            seen.add(name)
+            waiting += nodes[name].input
+    return {nodes[name].op for name in seen}
 
 
 def run(graph: v1.GraphDef, feeds: Mapping[str, object], fetches: Sequence[str]) -> list:

@@ -44,13 +44,30 @@ bool KeepsElementOrder(const std::vector<int64_t>& shape, Format to) {
 }
 
 bool WaitsForOthers(const GraphView& view, int node) {
+  constexpr size_t kMaxNodes = 64;
   if (!view.control_inputs(node).empty()) return true;
   if (view.inputs(node).size() < 2) return false;
   const int from = view.inputs(node)[0].node;
-  const auto& waits_for = view.control_inputs(view.inputs(node)[1].node);
-  return std::any_of(waits_for.begin(), waits_for.end(), [&](int control) {
-    return control != from && (!IsPure(view.op(control)) || view.DependsOn(control, {from}));
-  });
+  std::vector<int> behind = {view.inputs(node)[1].node};
+  for (size_t i = 0; i < behind.size(); ++i) {
+    if (i == kMaxNodes) return true;
+    const int at = behind[i];
+    const auto go_on = [&](int before, bool is_fed) {
+      if (before == from) return i == 0;
+      // What is in a loop waits for its condition.
+      if (view.DependsOn(from, {before}) || IsSwitchOrMerge(view.op(before))) return true;
+      if (!IsPure(view.op(before)) && !is_fed) return false;
+      if (std::count(behind.begin(), behind.end(), before) == 0) behind.push_back(before);
+      return true;
+    };
+    for (int control : view.control_inputs(at)) {
+      if (!go_on(control, /*is_fed=*/false)) return true;
+    }
+    for (const TensorId& input : view.inputs(at)) {
+      if (!go_on(input.node, IsArgument(view.op(input.node)))) return true;
+    }
+  }
+  return false;
 }
 
 bool IsConversion(const GraphView& view, int node, bool of_vector, Format to, int rank) {

@@ -33,9 +33,9 @@ std::vector<int64_t> Permuted(const std::vector<int64_t>& of_axes, Format to);
 // a Reshape does it.
 bool KeepsElementOrder(const std::vector<int64_t>& shape, Format to);
 
-// Whether the node, or the constant in its slot 1 (an order, a shape), waits for more than what the
-// node reads: for an op with an effect, or for what is computed from what the node reads, which
-// must not come to read the node.
+// Whether the node, or what is in its slot 1 (an order, a shape), waits for more than what the node
+// reads: for an op with an effect, however far back, or for what is computed from what the node
+// reads, which must not come to read the node.
 bool WaitsForOthers(const GraphView& view, int node);
 
 // Whether the node is a Transpose to `to` (or, of a vector with one entry for each axis, a

@@ -8,7 +8,7 @@ import tensorflow as tf
 from layout_graphs import check, check_unchanged, oracle, to_first, to_last, transposes
 
 import nv_norms_rewriter
-from fused_graphs import norm, placeholder, run, trace
+from fused_graphs import norm, ops_behind, placeholder, run, trace
 
 FIRST, LAST = (2, 6, 5, 3), (2, 5, 3, 6)
 v1 = tf.compat.v1
@@ -179,6 +179,34 @@ def test_transpose_that_waits_for_something_stays():
     rewritten, _ = nv_norms_rewriter.rewrite(graph, fetches=["y"])
     waiting = {n.name for n in rewritten.node if "^signal" in n.input}
     assert len([n for n in rewritten.node if n.op == "Transpose" and n.input[1] in waiting]) == 1
+
+
+def _order_behind_a_node(updated: tf.Operation) -> tf.Tensor:
+    with tf.control_dependencies([updated]):
+        ready = tf.identity(1.0)
+    with tf.control_dependencies([ready]):
+        return tf.constant([0, 2, 3, 1])
+
+
+def _order_of_an_order(updated: tf.Operation) -> tf.Tensor:
+    with tf.control_dependencies([updated]):
+        order = tf.constant([0, 3, 1, 2])
+    return tf.math.invert_permutation(order)
+
+
+@pytest.mark.parametrize("order", [_order_behind_a_node, _order_of_an_order])
+def test_transpose_whose_order_waits_for_an_assignment_stays(order):
+    """Nothing else leads to the assignment: it would be gone with the Transpose."""
+
+    def make():
+        x = placeholder("x", FIRST)
+        variable = v1.get_variable("v", (), initializer=v1.zeros_initializer(), use_resource=True)
+        updated = tf.raw_ops.AssignAddVariableOp(resource=variable.handle, value=tf.constant(1.0))
+        y = norm("instance", tf.transpose(x, order(updated)))[0]
+        tf.identity(to_first(y), name="y")
+
+    rewritten, _ = nv_norms_rewriter.rewrite(trace(make), fetches=["y"])
+    assert "AssignAddVariableOp" in ops_behind(rewritten, ["y"])
 
 
 def test_who_waited_for_a_transpose_waits_for_what_it_read(rng):

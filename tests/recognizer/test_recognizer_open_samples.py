@@ -5,7 +5,6 @@ TensorFlow. Scales that are not understood so stay beside the op."""
 from __future__ import annotations
 
 import itertools
-import re
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ import tensorflow as tf
 from recognizer_graphs import fused_nodes, placeholder, run, trace
 from test_recognizer_per_sample import CHANNELS, SPACE, batch_normalization, ops, plain, scale_first
 
+from fused_graphs import ops_behind
 from nv_norms_rewriter import rewrite
 
 N = 3
@@ -140,18 +140,6 @@ def test_norm_and_its_gradients_are_one_op_each(rng, last, groups, norm, given) 
         )
 
 
-def _ops_behind(graph, names) -> set[str]:
-    """The ops that are run for these nodes. (extract_sub_graph takes what is colocated, too.)"""
-    nodes = {node.name: node for node in graph.node}
-    seen, waiting = set(), list(names)
-    while waiting:
-        name = waiting.pop()
-        if name not in seen:
-            seen.add(name)
-            waiting += [re.sub(r"^\^|:\d+$", "", each) for each in nodes[name].input]
-    return {nodes[name].op for name in seen}
-
-
 _SOME = [("dx",), ("dx", "doffset"), ("dx", "dscale"), ("dscale", "doffset"), ("dscale",)]
 
 
@@ -166,7 +154,7 @@ def test_what_is_not_trained_has_no_gradient(rng, last, groups, norm, gradients)
     assert len(report.fused) == 2 and not report.refused, report
     (node,) = fused_nodes(after)
     assert node.attr["per_sample"].b
-    assert not {"Rsqrt", "Sqrt"} & _ops_behind(after, names)
+    assert not {"Rsqrt", "Sqrt"} & ops_behind(after, names)
     for samples in [(N, N, N), *SAMPLES]:
         _check(rng, graph, after, shape, last, groups, samples, names)
 

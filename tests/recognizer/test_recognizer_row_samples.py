@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from recognizer_graphs import fused_nodes, placeholder, run, trace
 
+from fused_graphs import ops_behind
 from nv_norms_rewriter import rewrite
 
 EPSILON = 1e-3
@@ -95,18 +96,6 @@ def check(graph, rng, norm: Norm, scaled: bool, shifted: bool):
     return after, report
 
 
-def led_to(graph, names: list[str]) -> set[str]:
-    """The ops that lead to these nodes."""
-    nodes = {node.name: node for node in graph.node}
-    pending, seen = list(names), set()
-    while pending:
-        name = pending.pop().lstrip("^").partition(":")[0]
-        if name not in seen:
-            seen.add(name)
-            pending += nodes[name].input
-    return {nodes[name].op for name in seen}
-
-
 @pytest.mark.parametrize("given", GIVEN, ids=str)
 @pytest.mark.parametrize("norm", NORMS, ids=lambda n: n.__name__)
 @pytest.mark.parametrize("batches", [[3, 3], [None, None], [None, 3], [3, None]], ids=str)
@@ -124,7 +113,9 @@ def test_norm_and_its_gradients_are_one_op_each(rng, batches, norm, given) -> No
     assert node.attr["num_scale"].i == scaled and node.attr["num_offset"].i == shifted
     assert gradient.attr["num_dscale"].i == scaled and gradient.attr["num_doffset"].i == shifted
     names = ["y", "dx", *["dscale"] * scaled, *["doffset"] * shifted]
-    computing = sorted({"Mul", "Sub", "AddV2", "AddN", "RealDiv", "Rsqrt"} & led_to(after, names))
+    computing = sorted(
+        {"Mul", "Sub", "AddV2", "AddN", "RealDiv", "Rsqrt"} & ops_behind(after, names)
+    )
     assert computing == ["AddV2"] * scaled  # 1 + scale
 
 
