@@ -182,18 +182,23 @@ std::optional<IntTensor> IntConstant(const GraphView& view, int node) {
     return order ? Inverse(*order) : std::nullopt;
   }
   const TensorProto* tensor = ConstTensor(view, node);
-  if (tensor == nullptr || !IsInt(tensor->dtype()) || tensor->tensor_shape().dim_size() > 1) {
-    return std::nullopt;
-  }
+  if (tensor == nullptr || tensor->tensor_shape().dim_size() > 1) return std::nullopt;
+  auto ints = IntElements(view, node);
+  if (!ints) return std::nullopt;
+  return IntTensor{tensor->tensor_shape().dim_size() == 0, std::move(*ints)};
+}
+
+std::optional<std::vector<int64_t>> IntElements(const GraphView& view, int node) {
+  const TensorProto* tensor = ConstTensor(view, node);
+  if (tensor == nullptr || !IsInt(tensor->dtype())) return std::nullopt;
   const int64_t count = NumElements(*tensor);
   if (count > kMaxInts) return std::nullopt;
   if (!tensor->tensor_content().empty() &&
       static_cast<int64_t>(tensor->tensor_content().size()) != count * ByteWidth(tensor->dtype())) {
     return std::nullopt;
   }
-  IntTensor ints;
-  ints.scalar = tensor->tensor_shape().dim_size() == 0;
-  for (int64_t i = 0; i < count; ++i) ints.values.push_back(IntElement(*tensor, i));
+  std::vector<int64_t> ints;
+  for (int64_t i = 0; i < count; ++i) ints.push_back(IntElement(*tensor, i));
   return ints;
 }
 

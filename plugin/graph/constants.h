@@ -29,6 +29,8 @@ std::optional<double> FloatSplat(const GraphView& view, int node);
 // The elements of a Const of type int32 or int64 with rank 0 or 1 and at most 64 elements, or of
 // the InvertPermutation of one (the gradient of a Transpose; only Grappler's folding computes it).
 std::optional<IntTensor> IntConstant(const GraphView& view, int node);
+// Those of a Const of any rank, row by row.
+std::optional<std::vector<int64_t>> IntElements(const GraphView& view, int node);
 
 }  // namespace nv_norms
 

@@ -24,12 +24,6 @@ bool IsRootGradient(const std::string& op) {
   return kOps->count(op) > 0;
 }
 
-bool Broadcasts(const std::string& op) {
-  static const auto* const kOps = new std::set<std::string>{
-      "Add", "AddV2", "Sub", "Mul", "RealDiv", "Maximum", "SquaredDifference"};
-  return kOps->count(op) > 0;
-}
-
 std::optional<Dimensions> Known(const TensorInfo& info) {
   if (!info.rank_known) return std::nullopt;
   return info.dims;

@@ -1,17 +1,16 @@
 #include "plugin/graph/operand_shapes.h"
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "plugin/graph/constants.h"
 #include "plugin/graph/shape_ops.h"
-#include "tensorflow/core/framework/attr_value.pb.h"
-#include "tensorflow/core/framework/node_def.pb.h"
+#include "plugin/graph/shape_rules.h"
 
 namespace nv_norms {
 namespace {
@@ -29,7 +28,10 @@ class OperandReader {
   void Run() {
     std::set<std::pair<int, int>> queue;
     for (int node = 0; node < view_.num_nodes(); ++node) {
-      if (view_.alive(node) && ShapeOperand(node) >= 0) queue.insert({view_.order(node), node});
+      const bool told = view_.alive(node) && ShapeOperand(node) >= 0;
+      if (told || (view_.alive(node) && HasMappedOperand(view_, node))) {
+        queue.insert({view_.order(node), node});
+      }
     }
     while (!queue.empty()) {
       const int node = queue.begin()->second;
@@ -44,11 +46,18 @@ class OperandReader {
   }
 
  private:
-  // The slot of an op's shape operand, -1 if it has none.
+  // The slot of an op's shape operand, -1 if it has none. Slice is told the sizes, too, or -1 for
+  // all that is left.
   int ShapeOperand(int node) const {
-    const std::string& op = view_.op(node);
-    if (op == "Reshape") return 1;
-    return op == "Conv2DBackpropInput" || op == "Conv3DBackpropInputV2" ? 0 : -1;
+    static const auto* const kSlots =
+        new std::unordered_map<std::string, int>{{"Reshape", 1},
+                                                 {"Slice", 2},
+                                                 {"AvgPoolGrad", 0},
+                                                 {"AvgPool3DGrad", 0},
+                                                 {"Conv2DBackpropInput", 0},
+                                                 {"Conv3DBackpropInputV2", 0}};
+    const auto found = kSlots->find(view_.op(node));
+    return found == kSlots->end() ? -1 : found->second;
   }
 
   // True if more is known of the node's output than before.
@@ -80,41 +89,11 @@ class OperandReader {
     if (slot >= 0) {
       const KnownSizes sizes = Entries(inputs[slot], 0);
       // A transposed convolution may be told the sizes of its image alone.
-      const size_t rank = op == "Conv2DBackpropInput" ? 4 : op == "Reshape" ? 0 : 5;
+      const size_t rank = op == "Conv2DBackpropInput" ? 4 : op == "Conv3DBackpropInputV2" ? 5 : 0;
       if (sizes && rank > 0 && sizes->size() != rank) return std::nullopt;
       return sizes;
     }
-    if (inputs.empty()) return std::nullopt;
-    const TensorInfo& input = shapes_->Get(inputs[0]);
-    if (!input.rank_known) return std::nullopt;
-    if (KeepsShape(op)) return input.dims;
-    const int64_t rank = static_cast<int64_t>(input.dims.size());
-    if (op == "Squeeze") {
-      const auto axes = view_.def(node).attr().find("squeeze_dims");
-      if (axes == view_.def(node).attr().end()) return std::nullopt;
-      std::vector<int64_t> sizes = input.dims;
-      std::set<int64_t, std::greater<>> last_first;
-      for (int64_t axis : axes->second.list().i()) last_first.insert(axis < 0 ? axis + rank : axis);
-      if (last_first.empty() || *last_first.begin() >= rank || *last_first.rbegin() < 0) {
-        return std::nullopt;
-      }
-      for (int64_t axis : last_first) sizes.erase(sizes.begin() + axis);
-      return sizes;
-    }
-    if (op == "Transpose") {
-      const auto order = IntConstant(view_, inputs[1].node);
-      return order ? Permuted(input.dims, order->values) : std::nullopt;
-    }
-    if (op == "ExpandDims") {
-      const auto axis = IntConstant(view_, inputs[1].node);
-      if (!axis || axis->values.size() != 1) return std::nullopt;
-      const int64_t at = axis->values[0] < 0 ? axis->values[0] + rank + 1 : axis->values[0];
-      if (at < 0 || at > rank) return std::nullopt;
-      std::vector<int64_t> sizes = input.dims;
-      sizes.insert(sizes.begin() + at, 1);
-      return sizes;
-    }
-    return std::nullopt;
+    return ShapeFromInputs(view_, *shapes_, node);
   }
 
   // What is known of integers that the graph computes; nullopt where not even their number is.
@@ -155,19 +134,6 @@ class OperandReader {
     if (op == "StridedSlice") return Sliced(node, depth);
     if (op == "DataFormatVecPermute") return InOtherFormat(node, depth);
     return std::nullopt;
-  }
-
-  // Element i is what was at order[i]; nullopt if that is no permutation.
-  static KnownSizes Permuted(const std::vector<int64_t>& sizes, const std::vector<int64_t>& order) {
-    const int64_t count = static_cast<int64_t>(sizes.size());
-    if (order.size() != sizes.size()) return std::nullopt;
-    std::vector<int64_t> permuted;
-    std::set<int64_t> seen;
-    for (int64_t at : order) {
-      if (at < 0 || at >= count || !seen.insert(at).second) return std::nullopt;
-      permuted.push_back(sizes[at]);
-    }
-    return permuted;
   }
 
   // What TensorFlow's layout pass puts before a transposed convolution.

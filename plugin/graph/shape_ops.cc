@@ -20,6 +20,13 @@ bool KeepsShape(const std::string& op) {
   return kOps->count(op) > 0;
 }
 
+bool Broadcasts(const std::string& op) {
+  static const auto* const kOps =
+      new std::set<std::string>{"Add", "AddV2", "DivNoNan", "Maximum", "Minimum",
+                                "Mul", "Pow",   "RealDiv",  "Sub",     "SquaredDifference"};
+  return kOps->count(op) > 0;
+}
+
 std::optional<VectorSlice> SliceOfVector(const GraphView& view, int node, int64_t begin,
                                          int64_t end, int64_t count) {
   if (view.GetInt(node, "ellipsis_mask", 0) != 0 || view.GetInt(node, "new_axis_mask", 0) != 0) {
@@ -46,6 +53,19 @@ std::optional<std::vector<int64_t>> OrderOfFormats(const GraphView& view, int no
   std::vector<int64_t> order;
   for (char axis : to) order.push_back(static_cast<int64_t>(from.find(axis)));
   return order;
+}
+
+std::optional<std::vector<int64_t>> Permuted(const std::vector<int64_t>& sizes,
+                                             const std::vector<int64_t>& order) {
+  const int64_t count = static_cast<int64_t>(sizes.size());
+  if (order.size() != sizes.size()) return std::nullopt;
+  std::vector<int64_t> permuted;
+  std::set<int64_t> seen;
+  for (int64_t at : order) {
+    if (at < 0 || at >= count || !seen.insert(at).second) return std::nullopt;
+    permuted.push_back(sizes[at]);
+  }
+  return permuted;
 }
 
 }  // namespace nv_norms

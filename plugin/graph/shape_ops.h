@@ -13,6 +13,9 @@ namespace nv_norms {
 // Whether an op's output has the shape of its first input, its only one or beside parameters.
 bool KeepsShape(const std::string& op);
 
+// Whether it is an elementwise op of two inputs that are broadcast to one shape.
+bool Broadcasts(const std::string& op);
+
 // Elements first to last - 1 of a vector, or the one element as a scalar.
 struct VectorSlice {
   int64_t first;
@@ -26,6 +29,10 @@ std::optional<VectorSlice> SliceOfVector(const GraphView& view, int node, int64_
 
 // Element i of what a DataFormatVecPermute puts out is element order[i] of its input.
 std::optional<std::vector<int64_t>> OrderOfFormats(const GraphView& view, int node);
+
+// Element i is what was at order[i]; nullopt if that is no permutation.
+std::optional<std::vector<int64_t>> Permuted(const std::vector<int64_t>& sizes,
+                                             const std::vector<int64_t>& order);
 
 }  // namespace nv_norms
 

@@ -1,0 +1,87 @@
+"""Nets of one sample, as TensorFlow's layout pass leaves them.
+
+Inference knows no axes that the pass has mapped. A size that it does not know may be anything, but
+beside one that is known to be 1 it may be of something that is broadcast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from layout_emulation import optimize, run, trace, training_step
+
+CHANNELS, SIZE = 8, 7
+
+
+class Net(tf.Module):
+    """Convolution, norm, and what comes between; twice; a mean."""
+
+    def __init__(self, rng: np.random.Generator, norm: Callable, between: Callable) -> None:
+        def variable(*shape: int) -> tf.Variable:
+            return tf.Variable(rng.normal(0.0, 0.3, shape).astype(np.float32))
+
+        self.norm, self.between = norm, between
+        behind = between(tf.zeros((1, SIZE, SIZE, CHANNELS))).shape[-1]
+        self.kernels = [variable(3, 3, c, CHANNELS) for c in (CHANNELS, behind, behind)]
+        self.gammas = [variable(CHANNELS) for _ in range(2)]
+        self.betas = [variable(CHANNELS) for _ in range(2)]
+
+    def __call__(self, x: tf.Tensor, training: bool) -> tf.Tensor:
+        for kernel, gamma, beta in zip(self.kernels, self.gammas, self.betas, strict=False):
+            x = self.between(self.norm(tf.nn.conv2d(x, kernel, 1, "SAME"), gamma, beta))
+        return tf.reduce_mean(tf.nn.conv2d(x, self.kernels[-1], 1, "SAME"), [1, 2])
+
+
+def _instance_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
+    mean, variance = tf.nn.moments(x, [1, 2], keepdims=True)
+    return (x - mean) * tf.math.rsqrt(variance + 1e-3) * gamma + beta
+
+
+def _one_product(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
+    mean, variance = tf.nn.moments(x, [1, 2], keepdims=True)
+    return tf.nn.batch_normalization(x, mean, variance, beta, gamma, 1e-3)
+
+
+def _layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
+    mean, variance = tf.nn.moments(x, [1, 2, 3], keepdims=True)
+    return (x - mean) * tf.math.rsqrt(variance + 1e-3) * gamma + beta
+
+
+def _rms_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
+    return x * tf.math.rsqrt(tf.reduce_mean(x * x, -1, keepdims=True) + 1e-3) * gamma + beta
+
+
+def _padded(x: tf.Tensor) -> tf.Tensor:
+    return tf.pad(tf.tanh(x), [[0, 0], [1, 2], [0, 1], [0, 0]])
+
+
+def _beside_another(x: tf.Tensor) -> tf.Tensor:
+    return tf.concat([tf.nn.relu(x), x * tf.sigmoid(x)], -1)
+
+
+BETWEEN = {
+    "gelu": lambda x: tf.nn.gelu(x, approximate=True),
+    "silu": tf.nn.silu,
+    "leaky": tf.nn.leaky_relu,
+    "padded": _padded,
+    "beside": _beside_another,
+    "average": lambda x: tf.nn.avg_pool2d(x, 2, 2, "SAME"),
+    "largest": lambda x: tf.nn.max_pool2d(x, 2, 2, "SAME"),
+}
+
+
+@pytest.mark.parametrize("between", BETWEEN)
+@pytest.mark.parametrize("norm", [_instance_norm, _one_product, _layer_norm, _rms_norm])
+def test_each_norm_and_its_gradient_is_fused(rng, norm: Callable, between: str) -> None:
+    net = Net(rng, norm, BETWEEN[between])
+    graph, fetches = trace(training_step(net), [(1, SIZE, SIZE, CHANNELS)])
+    stock, fused, report = optimize(graph, fetches)
+    directions = sorted(r.direction for r in report.fused if r.direction)
+    assert directions == ["backward"] * 2 + ["forward"] * 2, report
+    want, got = run(stock, fetches), run(fused, fetches)
+    scale = max(np.abs(value).max() for value in want)
+    for a, b in zip(want, got, strict=True):
+        np.testing.assert_allclose(b / scale, a / scale, atol=3e-5, rtol=0)
