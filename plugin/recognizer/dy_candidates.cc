@@ -75,13 +75,19 @@ bool IsGammaOrRootOfSize(const GraphView& view, const Shapes& shapes, const Forw
                                       BehindViews(view, shapes, forward, forward.gamma);
 }
 
-// Calls add(tensor, surely) for what is multiplied with x or inner tensors, the likeliest first.
+// x and the inner tensors.
+std::vector<TensorId> TensorsOf(const ForwardMatch& forward) {
+  std::vector<TensorId> tensors = {forward.x};
+  for (int node : forward.core) tensors.push_back({node, 0});
+  return tensors;
+}
+
+// Calls add(tensor, surely) for what these are multiplied with: x and inner tensors, or their
+// Transposes. The likeliest first.
 template <typename Add>
 void ForFactors(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,
-                const Add& add) {
+                const std::vector<TensorId>& near, const Add& add) {
   std::set<int> inner(forward.core.begin(), forward.core.end());
-  std::vector<TensorId> near = {forward.x};
-  for (int node : forward.core) near.push_back({node, 0});
   const auto consider = [&](TensorId other) {
     if (other == forward.x || inner.count(other.node) > 0) return;
     // dy behind its views; or behind the product with gamma, which comes first in RMS norms, or
@@ -138,7 +144,7 @@ std::vector<DyCandidate> DyCandidates(const GraphView& view, const Shapes& shape
     }
   }
   std::vector<DyCandidate> found;
-  ForFactors(view, shapes, forward, [&](TensorId tensor, bool surely) {
+  ForFactors(view, shapes, forward, TensorsOf(forward), [&](TensorId tensor, bool surely) {
     if (static_cast<int>(found.size()) == kMaxCandidates) return;
     for (const DyCandidate& candidate : found) {
       if (candidate.dy == tensor) return;
@@ -162,15 +168,25 @@ std::vector<TransposedDy> TransposedDys(const GraphView& view, const Shapes& sha
   if (!x.rank_known) return {};
   const size_t rank = x.dims.size();
   std::vector<int> transposes;
+  std::vector<TensorId> near = TensorsOf(forward);
   const auto look_at = [&](int node) {
     if (view.op(node) == "Transpose") transposes.push_back(node);
   };
   for (int node : forward.core) look_at(node);
   for (const Consumer& c : view.consumers(forward.y)) look_at(c.node);
+  // What comes before a net's first convolution stays as it is in TensorFlow's layout pass, and its
+  // gradient, which comes after one, reads Transposes of it.
+  for (const TensorId& tensor : TensorsOf(forward)) {
+    for (const Consumer& c : view.consumers(tensor)) {
+      look_at(c.node);
+      if (view.op(c.node) == "Transpose") near.push_back({c.node, 0});
+    }
+  }
   std::vector<TransposedDy> found;
+  std::set<std::vector<int64_t>> seen;
   for (int node : transposes) {
     const auto order = IntConstant(view, view.inputs(node)[1].node);
-    if (!order || order->values.size() != rank) continue;
+    if (!order || order->values.size() != rank || !seen.insert(order->values).second) continue;
     // Of x in that order, and from there back.
     TensorInfo like = x;
     std::vector<int64_t> back(rank, -1);
@@ -181,7 +197,7 @@ std::vector<TransposedDy> TransposedDys(const GraphView& view, const Shapes& sha
       back[from] = static_cast<int64_t>(i);
     }
     if (std::count(back.begin(), back.end(), -1) > 0) continue;
-    ForFactors(view, shapes, forward, [&](TensorId tensor, bool surely) {
+    ForFactors(view, shapes, forward, near, [&](TensorId tensor, bool surely) {
       if (static_cast<int>(found.size()) == kMaxCandidates) return;
       for (const TransposedDy& other : found) {
         if (other.dy == tensor && other.order == back) return;

@@ -112,6 +112,25 @@ def test_norms_cost_no_transposes(build, norm, activation, spatial, batch):
     assert again == fused and not report.fused
 
 
+@pytest.mark.parametrize("batch", [None, 1, 3])
+@pytest.mark.parametrize("norm", ["instance", "layer", "rms", "explicit_layer"])
+def test_norm_before_the_first_convolution(norm, batch):
+    """A generator's: its forward stays channels last, its gradient does not."""
+    keras.utils.set_random_seed(0)
+    x = noise = keras.Input((10,), batch_size=batch)
+    x = layers.Reshape((7, 7, 8))(layers.Dense(7 * 7 * 8)(x))
+    x = layers.LeakyReLU()(NORMS[norm]()(x))
+    x = layers.Conv2DTranspose(8, 3, 2, padding="same")(x)
+    x = layers.Conv2D(3, 3)(layers.ReLU()(NORMS[norm]()(x)))
+    graph, fetches = trace(training_step(keras.Model(noise, x)), [(batch, 10)])
+    stock, fused, report = optimize(graph, fetches)
+    assert not report.refused, report
+    explicit = norm.startswith("explicit")
+    assert sum(r.direction == "backward" for r in report.fused) == (0 if explicit else 2), report
+    assert transposes(fused) <= transposes(stock)
+    assert_close(run(stock, fetches), run(fused, fetches), 3e-5)
+
+
 def test_mixed_precision_channels_first():
     """The other way round: float16 convolutions go from NCHW to NHWC."""
     keras.utils.set_random_seed(0)
