@@ -69,6 +69,8 @@ class ForwardSearch {
     const OutputCheck check(near, &outputs, settled_);
     std::vector<Candidate> usable;
     for (const Output& output : outputs.all()) {
+      // A teacher's output is stopped behind the norm, whose own gradient would go on to x.
+      if (view_.op(output.y.node) == "StopGradient") continue;
       if (IsSettled(output.y.node) || !check.IsCandidate(output.y)) continue;
       ForwardMatch match;
       const bool fits = check.Fits(output, &match, reason);

@@ -136,8 +136,11 @@ def test_stopped_gradients_stay_stopped(rng, monkeypatch, what: str, run: Callab
     assert_as_close_as_stock(stock, fused, results(_eager, "float64"))
     report = nv_norms_rewriter.report()
     made = [record for record in report if record.where != "graph"]
-    assert not [record for record in made if record.fused], report
     assert made or run is _inside
+    if what == "y":  # behind the norm, which is fused; its output is stopped still
+        assert all(record.fused and record.direction == "forward" for record in made), report
+        return
+    assert not [record for record in made if record.fused], report
     if run is _compiled:
         assert not counts(report, "forward")
 
