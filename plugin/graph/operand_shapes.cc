@@ -28,8 +28,8 @@ class OperandReader {
   void Run() {
     std::set<std::pair<int, int>> queue;
     for (int node = 0; node < view_.num_nodes(); ++node) {
-      const bool told = view_.alive(node) && ShapeOperand(node) >= 0;
-      if (told || (view_.alive(node) && HasMappedOperand(view_, node))) {
+      if (!view_.alive(node)) continue;
+      if (ShapeOperand(node) >= 0 || HasMappedOperand(view_, node)) {
         queue.insert({view_.order(node), node});
       }
     }

@@ -55,6 +55,13 @@ std::optional<std::vector<int64_t>> OrderOfFormats(const GraphView& view, int no
   return order;
 }
 
+std::optional<int64_t> AxisInOrder(const std::vector<int64_t>& order, int64_t axis) {
+  const int64_t from = axis < 0 ? axis + static_cast<int64_t>(order.size()) : axis;
+  const auto at = std::find(order.begin(), order.end(), from);
+  if (at == order.end()) return std::nullopt;
+  return at - order.begin();
+}
+
 std::optional<std::vector<int64_t>> Permuted(const std::vector<int64_t>& sizes,
                                              const std::vector<int64_t>& order) {
   const int64_t count = static_cast<int64_t>(sizes.size());

@@ -30,6 +30,10 @@ std::optional<VectorSlice> SliceOfVector(const GraphView& view, int node, int64_
 // Element i of what a DataFormatVecPermute puts out is element order[i] of its input.
 std::optional<std::vector<int64_t>> OrderOfFormats(const GraphView& view, int node);
 
+// The axis of the other format that `axis`, which may count from the end, becomes in that order;
+// nullopt if there is no such axis. What a DataFormatDimMap puts out.
+std::optional<int64_t> AxisInOrder(const std::vector<int64_t>& order, int64_t axis);
+
 // Element i is what was at order[i]; nullopt if that is no permutation.
 std::optional<std::vector<int64_t>> Permuted(const std::vector<int64_t>& sizes,
                                              const std::vector<int64_t>& order);

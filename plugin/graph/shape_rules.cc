@@ -72,10 +72,9 @@ Sizes AxesOf(const GraphView& view, int node) {
   if (!axes || !order) return std::nullopt;
   std::vector<int64_t> mapped;
   for (int64_t axis : axes->values) {
-    const int64_t before = axis + (axis < 0 ? static_cast<int64_t>(order->size()) : 0);
-    const auto at = std::find(order->begin(), order->end(), before);
-    if (at == order->end()) return std::nullopt;
-    mapped.push_back(at - order->begin());
+    const auto at = AxisInOrder(*order, axis);
+    if (!at) return std::nullopt;
+    mapped.push_back(*at);
   }
   return mapped;
 }
@@ -103,8 +102,9 @@ Sizes Joined(const GraphView& view, const Shapes& shapes, int node) {
 Sizes Squeezed(const GraphView& view, int node, std::vector<int64_t> sizes) {
   const int64_t rank = static_cast<int64_t>(sizes.size());
   std::set<int64_t, std::greater<>> last_first;
-  for (int64_t axis : IntList(view, node, "squeeze_dims"))
+  for (int64_t axis : IntList(view, node, "squeeze_dims")) {
     last_first.insert(axis < 0 ? axis + rank : axis);
+  }
   if (last_first.empty() || *last_first.begin() >= rank || *last_first.rbegin() < 0) {
     return std::nullopt;
   }

@@ -13,6 +13,7 @@
 #include "plugin/recognizer/moments.h"
 #include "plugin/recognizer/open_sizes.h"
 #include "plugin/recognizer/ops.h"
+#include "plugin/recognizer/parameter_shapes.h"
 #include "plugin/recognizer/reach.h"
 #include "plugin/recognizer/roundings.h"
 #include "plugin/recognizer/sample_counts.h"
@@ -243,66 +244,20 @@ class GradientSearch {
     const Value* value = interpreter_->Eval(tensor);
     if (value == nullptr || value->Flat() != reference_->parameter) return;
     if (!forward_.open_samples && IsSummedToOthers(view_, shapes_, forward_, tensor.node)) return;
-    std::vector<int64_t> shape;
-    if (forward_.open_samples ? !ShapeForReshape(tensor, value->dims, &shape)
-                              : !ShapeOfSum(tensor, value->dims, &shape)) {
-      return;
-    }
+    const ParameterShapes at(view_, shapes_, forward_.x, axes_, keep_);
+    const auto shape = forward_.open_samples ? at.ForReshape(tensor, value->dims, x_dims_[0])
+                                             : at.OfSum(tensor, value->dims);
+    if (!shape) return;
     if (wants_dgamma && !match_.dgamma.valid() && HasSamplesOf(tensor, forward_.gamma) &&
         IsGradient(value->numbers, reference_->gradients.dgamma, forward_.statistics.tolerance)) {
       match_.dgamma = tensor;
-      match_.dgamma_shape = shape;
+      match_.dgamma_shape = *shape;
     } else if (wants_dbeta && !match_.dbeta.valid() && HasSamplesOf(tensor, forward_.beta) &&
                IsGradient(value->numbers, reference_->gradients.dbeta,
                           forward_.statistics.tolerance)) {
       match_.dbeta = tensor;
-      match_.dbeta_shape = shape;
+      match_.dbeta_shape = *shape;
     }
-  }
-
-  // The shape of a parameter's gradient at its Sum: as inferred, or as the axes tell. Without x's
-  // rank nobody knows it; then a Reshape must follow that tells it (and would fail, were the rank
-  // another than it seems), and any shape will do. False: unknown.
-  bool ShapeOfSum(TensorId sum, const Dims& dims, std::vector<int64_t>* shape) const {
-    const auto known = [](const std::vector<int64_t>& sizes) {
-      return std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size >= 0; });
-    };
-    const TensorInfo& info = shapes_.Get(sum);
-    *shape = info.dims;
-    if (IsKnown(info)) return true;
-    shape->clear();
-    if (shapes_.Get(forward_.x).rank_known) {
-      for (const Dim& dim : dims) {
-        const Size size = axes_.size(dim);
-        shape->push_back(size.known() ? size.coefficient() : -1);
-      }
-      return known(*shape);
-    }
-    while (!keep_(sum.node) && view_.consumers(sum.node).size() == 1) {
-      sum = {view_.consumers(sum.node)[0].node, 0};
-      const TensorInfo& next = shapes_.Get(sum);
-      if (view_.op(sum.node) == "Reshape") return next.rank_known && known(next.dims);
-      if (view_.op(sum.node) != "Cast") return false;
-    }
-    return false;
-  }
-
-  // The same of samples of unknown number, where the axes that are summed over are unknown, too:
-  // all that read it must be Reshapes. What has a known rank keeps it.
-  bool ShapeForReshape(TensorId sum, const Dims& dims, std::vector<int64_t>* shape) const {
-    const auto& consumers = view_.consumers(sum.node);
-    const bool only_reshaped =
-        !keep_(sum.node) && std::all_of(consumers.begin(), consumers.end(), [&](const Consumer& c) {
-          return view_.op(c.node) == "Reshape" && c.slot == 0;
-        });
-    const TensorInfo& info = shapes_.Get(sum);
-    if (!only_reshaped || !info.rank_known) return only_reshaped;
-    for (const Dim& dim : dims) {
-      const Size size = axes_.size(dim);
-      const bool known = size.known() && dim != x_dims_[0];
-      shape->push_back(known ? size.coefficient() : -1);
-    }
-    return info.dims.size() == dims.size() && std::count(shape->begin(), shape->end(), -1) <= 1;
   }
 
   bool HasSamplesOf(TensorId tensor, TensorId source) {

@@ -1,6 +1,4 @@
 // Integers computed from shapes, followed symbolically.
-#include <algorithm>
-
 #include "plugin/graph/constants.h"
 #include "plugin/graph/shape_ops.h"
 #include "plugin/recognizer/interpreter.h"
@@ -47,13 +45,11 @@ MaybeSizes InOtherFormat(const GraphView& view, int node, const SizeTensor& size
 MaybeSizes AxesInOtherFormat(const GraphView& view, int node, const SizeTensor& axes) {
   const auto order = OrderOfFormats(view, node);
   if (!order) return std::nullopt;
-  const int64_t rank = static_cast<int64_t>(order->size());
   SizeTensor mapped{axes.scalar, {}};
   for (const Size& size : axes.values) {
-    const int64_t axis = size.coefficient() + (size.coefficient() < 0 ? rank : 0);
-    const auto at = std::find(order->begin(), order->end(), axis);
-    if (!size.known() || at == order->end()) return std::nullopt;
-    mapped.values.push_back(Size(at - order->begin()));
+    const auto at = size.known() ? AxisInOrder(*order, size.coefficient()) : std::nullopt;
+    if (!at) return std::nullopt;
+    mapped.values.push_back(Size(*at));
   }
   return mapped;
 }
