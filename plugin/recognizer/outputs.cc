@@ -128,7 +128,7 @@ bool Outputs::IsNormalized(const std::vector<BagItem>& items, bool product, Outp
       // Others are only looked at to say why a sum of few terms is refused.
       if (!parameter && items.size() > 2) continue;
       const Value* gamma = near_.interpreter->Eval(operand);
-      if (gamma == nullptr || gamma->numbers.atoms.empty() ||
+      if (gamma == nullptr ||
           !CloseToProduct(*value, base, gamma->numbers, near_.statistics.tolerance)) {
         continue;
       }

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -121,6 +122,61 @@ def test_scale_that_may_be_of_another_batch(
     for got, before, expected in zip(fused, stock, exact, strict=True):
         assert got.shape == before.shape == expected.shape
         np.testing.assert_allclose(got, expected, 1e-3, 1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
+@pytest.mark.parametrize("batch", [3, None], ids=["", "unknown"])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1, 1)], ids=str)
+@pytest.mark.parametrize("norm", [_divided, _multiplied, _shifted], ids=lambda norm: norm.__name__)
+def test_one_scale_for_all(rng, norm: Callable, shape, batch: int | None, jit: bool) -> None:
+    """Which is no gamma, whose elements stand for channels."""
+    values = [rng.normal(1.0, 2.0, size).astype("f") for size in (SHAPE, (1,) * 4, SHAPE)]
+    exact = _exact(values, False, [1, 2])
+    values[1] = values[1].reshape(shape)
+    signature = [tf.TensorSpec((batch, *v.shape[1:]) if v.size > 1 else shape) for v in values]
+    stock, fused = stock_and_fused(_step(norm, False, [1, 2]), signature, values, jit)
+    assert _fused("forward") >= 1 and _fused("backward") == 1
+    for got, before, expected in zip(fused, stock, exact, strict=True):
+        assert got.shape == before.shape
+        size = np.abs(expected).max()
+        np.testing.assert_allclose(got, expected.reshape(got.shape), 1e-4, 1e-5 * size)
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
+@pytest.mark.parametrize("channels_first", [False, True])
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize("scale", [False, True])
+def test_group_norm_of_one_channel(rng, scale, center, channels_first: bool, jit: bool) -> None:
+    """A grey image, a mono spectrogram."""
+    layer = keras.layers.GroupNormalization(
+        1, 1 if channels_first else -1, EPSILON, center=center, scale=scale
+    )
+    image = (1, 5, 6) if channels_first else (5, 6, 1)
+    layer.build((None, *image))
+    values = [rng.normal(1.0, 2.0, (3, *image)).astype("f") for _ in range(2)]
+    layer.set_weights([rng.uniform(0.5, 2.0, 1) for _ in layer.weights])
+
+    def step(x: tf.Tensor, dy: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x)
+            loss = tf.reduce_sum(tf.square(y) * dy)
+        return [y, *tape.gradient(loss, [x, *layer.trainable_weights])]
+
+    stock, fused = stock_and_fused(step, [tf.TensorSpec((None, *image))] * 2, values, jit)
+    assert _fused("forward") == _fused("backward") == 1
+    x, dy = (value.astype(np.float64) for value in values)
+    weights = [float(weight[0]) for weight in layer.get_weights()]
+    gamma = weights[0] if scale else 1.0
+    xhat = oracle.layer_norm(x, axis=[1, 2, 3], epsilon=EPSILON).y
+    y = xhat * gamma + (weights[-1] if center else 0.0)
+    dy = 2.0 * dy * y
+    exact = [y, oracle.backward(dy * gamma, x, None, (1, 2, 3), (), EPSILON).dx]
+    exact += [(dy * xhat).sum(keepdims=True).reshape(1)] * scale
+    exact += [dy.sum(keepdims=True).reshape(1)] * center
+    for got, before, expected in zip(fused, stock, exact, strict=True):
+        assert got.shape == before.shape == expected.shape
+        np.testing.assert_allclose(got, expected, 1e-4, 1e-5 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
