@@ -17,9 +17,10 @@ using Sizes = std::optional<std::vector<int64_t>>;
 
 // Ops of inputs that must have one shape, which the output has, too.
 bool TakesOneShape(const std::string& op) {
-  static const auto* const kOps =
-      new std::set<std::string>{"AddN",     "EluGrad",     "LeakyReluGrad", "Relu6Grad", "ReluGrad",
-                                "SeluGrad", "SigmoidGrad", "SoftplusGrad",  "TanhGrad"};
+  static const auto* const kOps = new std::set<std::string>{
+      "AddN",         "EluGrad",      "InvGrad",   "LeakyReluGrad", "ReciprocalGrad",
+      "Relu6Grad",    "ReluGrad",     "RsqrtGrad", "SeluGrad",      "SigmoidGrad",
+      "SoftplusGrad", "SoftsignGrad", "SqrtGrad",  "TanhGrad"};
   return kOps->count(op) > 0;
 }
 
@@ -60,18 +61,18 @@ Sizes OneShape(const Shapes& shapes, const std::vector<TensorId>& inputs) {
   return sizes;
 }
 
-// What a reduction is over, or parts are joined along, behind what TensorFlow's layout pass puts
-// before a constant.
-Sizes AxesOf(const GraphView& view, int node) {
-  if (view.op(node) != "DataFormatDimMap") {
-    const auto axes = IntConstant(view, node);
-    return axes ? Sizes(axes->values) : std::nullopt;
-  }
-  const auto axes = IntConstant(view, view.inputs(node)[0].node);
+// What a reduction is over, parts are joined along, or a tensor is repeated, behind what
+// TensorFlow's layout pass puts before a constant.
+Sizes OperandOf(const GraphView& view, int node) {
+  const std::string& op = view.op(node);
+  const bool axes = op == "DataFormatDimMap", entries = op == "DataFormatVecPermute";
+  const auto constant = IntConstant(view, axes || entries ? view.inputs(node)[0].node : node);
+  if (!constant || (!axes && !entries)) return constant ? Sizes(constant->values) : std::nullopt;
   const auto order = OrderOfFormats(view, node);
-  if (!axes || !order) return std::nullopt;
+  if (!order) return std::nullopt;
+  if (entries) return Permuted(constant->values, *order);
   std::vector<int64_t> mapped;
-  for (int64_t axis : axes->values) {
+  for (int64_t axis : constant->values) {
     const auto at = AxisInOrder(*order, axis);
     if (!at) return std::nullopt;
     mapped.push_back(*at);
@@ -84,7 +85,7 @@ Sizes Joined(const GraphView& view, const Shapes& shapes, int node) {
   const std::vector<TensorId>& inputs = view.inputs(node);
   const std::vector<TensorId> parts(inputs.begin(), inputs.end() - 1);
   Sizes sizes = OneShape(shapes, parts);
-  const auto axes = AxesOf(view, inputs.back().node);
+  const auto axes = OperandOf(view, inputs.back().node);
   if (!sizes || !axes || axes->size() != 1) return std::nullopt;
   const int64_t rank = static_cast<int64_t>(sizes->size());
   const int64_t axis = (*axes)[0] + ((*axes)[0] < 0 ? rank : 0);
@@ -123,12 +124,21 @@ Sizes Expanded(const GraphView& view, int node, std::vector<int64_t> sizes) {
 }
 
 Sizes Reduced(const GraphView& view, int node, std::vector<int64_t> sizes) {
-  const auto axes = AxesOf(view, view.inputs(node)[1].node);
+  const auto axes = OperandOf(view, view.inputs(node)[1].node);
   if (!axes || !view.GetBool(node, "keep_dims", false)) return std::nullopt;
   const int64_t rank = static_cast<int64_t>(sizes.size());
   for (int64_t axis : *axes) {
     if (axis < -rank || axis >= rank) return std::nullopt;
     sizes[axis < 0 ? axis + rank : axis] = 1;
+  }
+  return sizes;
+}
+
+Sizes Tiled(const GraphView& view, int node, std::vector<int64_t> sizes) {
+  const auto multiples = OperandOf(view, view.inputs(node)[1].node);
+  if (!multiples || multiples->size() != sizes.size()) return std::nullopt;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] >= 0) sizes[i] *= (*multiples)[i];
   }
   return sizes;
 }
@@ -189,8 +199,10 @@ bool IsIn(const std::string& op, const std::set<std::string>& ops) { return ops.
 
 bool HasMappedOperand(const GraphView& view, int node) {
   const std::vector<TensorId>& inputs = view.inputs(node);
-  return inputs.size() > 1 && (view.op(inputs[1].node) == "DataFormatDimMap" ||
-                               view.op(inputs[1].node) == "DataFormatVecPermute");
+  return std::any_of(inputs.begin(), inputs.end(), [&](TensorId input) {
+    const std::string& op = view.op(input.node);
+    return op == "DataFormatDimMap" || op == "DataFormatVecPermute";
+  });
 }
 
 Sizes ShapeFromInputs(const GraphView& view, const Shapes& shapes, int node) {
@@ -214,6 +226,7 @@ Sizes ShapeFromInputs(const GraphView& view, const Shapes& shapes, int node) {
   if (IsIn(op, *kReductions)) return Reduced(view, node, input.dims);
   if (IsIn(op, *kPads)) return Padded(view, node, input.dims);
   if (op == "MaxPoolGrad" || op == "MaxPool3DGrad") return input.dims;
+  if (op == "Tile") return Tiled(view, node, input.dims);
   if (op == "Squeeze") return Squeezed(view, node, input.dims);
   if (op == "ExpandDims") return Expanded(view, node, input.dims);
   if (op == "Transpose") {

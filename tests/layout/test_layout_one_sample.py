@@ -54,6 +54,15 @@ def _rms_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
     return x * tf.math.rsqrt(tf.reduce_mean(x * x, -1, keepdims=True) + 1e-3) * gamma + beta
 
 
+def _filter_response_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
+    return x * tf.math.rsqrt(tf.reduce_mean(x * x, [1, 2], keepdims=True) + 1e-3) * gamma + beta
+
+
+def _filter_response_norm_of_two(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
+    """The gradient of the mean is a term beside others."""
+    return _filter_response_norm(x, gamma, beta) + tf.sin(x)
+
+
 def _padded(x: tf.Tensor) -> tf.Tensor:
     return tf.pad(tf.tanh(x), [[0, 0], [1, 2], [0, 1], [0, 0]])
 
@@ -64,6 +73,7 @@ def _beside_another(x: tf.Tensor) -> tf.Tensor:
 
 BETWEEN = {
     "gelu": lambda x: tf.nn.gelu(x, approximate=True),
+    "exact gelu": lambda x: tf.nn.gelu(x, approximate=False),
     "silu": tf.nn.silu,
     "leaky": tf.nn.leaky_relu,
     "padded": _padded,
@@ -73,10 +83,41 @@ BETWEEN = {
 }
 
 
+NORMS = [
+    _instance_norm,
+    _one_product,
+    _layer_norm,
+    _rms_norm,
+    _filter_response_norm,
+    _filter_response_norm_of_two,
+]
+
+
 @pytest.mark.parametrize("between", BETWEEN)
-@pytest.mark.parametrize("norm", [_instance_norm, _one_product, _layer_norm, _rms_norm])
+@pytest.mark.parametrize("norm", NORMS)
 def test_each_norm_and_its_gradient_is_fused(rng, norm: Callable, between: str) -> None:
-    net = Net(rng, norm, BETWEEN[between])
+    _check_two_norms(Net(rng, norm, BETWEEN[between]))
+
+
+class _JoinedNet(Net):
+    """Convolutions side by side come before all norms."""
+
+    def __init__(self, rng: np.random.Generator, norm: Callable) -> None:
+        super().__init__(rng, norm, tf.tanh)
+        sizes = [(3, 3, CHANNELS, CHANNELS // 2), (1, 1, CHANNELS, CHANNELS // 2)]
+        self.first = [tf.Variable(rng.normal(0.0, 0.3, s).astype("f")) for s in sizes]
+
+    def __call__(self, x: tf.Tensor, training: bool) -> tf.Tensor:
+        parts = [tf.nn.conv2d(x, kernel, 1, "SAME") for kernel in self.first]
+        return super().__call__(tf.concat(parts, -1), training)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_parts_joined_before_the_first_norm(rng, norm: Callable) -> None:
+    _check_two_norms(_JoinedNet(rng, norm))
+
+
+def _check_two_norms(net: Net) -> None:
     graph, fetches = trace(training_step(net), [(1, SIZE, SIZE, CHANNELS)])
     stock, fused, report = optimize(graph, fetches)
     directions = sorted(r.direction for r in report.fused if r.direction)
