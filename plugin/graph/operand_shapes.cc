@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -25,24 +24,14 @@ class OperandReader {
  public:
   OperandReader(const GraphView& view, Shapes* shapes) : view_(view), shapes_(shapes) {}
 
+  // Each node after its inputs.
   void Run() {
-    std::set<std::pair<int, int>> queue;
+    std::vector<std::pair<int, int>> nodes;
     for (int node = 0; node < view_.num_nodes(); ++node) {
-      if (!view_.alive(node)) continue;
-      if (ShapeOperand(node) >= 0 || HasMappedOperand(view_, node)) {
-        queue.insert({view_.order(node), node});
-      }
+      if (view_.alive(node)) nodes.emplace_back(view_.order(node), node);
     }
-    while (!queue.empty()) {
-      const int node = queue.begin()->second;
-      queue.erase(queue.begin());
-      if (!Learn(node)) continue;
-      for (const Consumer& c : view_.consumers(node)) {
-        if (c.port == 0 && view_.order(c.node) > view_.order(node)) {
-          queue.insert({view_.order(c.node), c.node});
-        }
-      }
-    }
+    std::sort(nodes.begin(), nodes.end());
+    for (const auto& [order, node] : nodes) Learn(node);
   }
 
  private:
@@ -55,31 +44,37 @@ class OperandReader {
                                                  {"AvgPoolGrad", 0},
                                                  {"AvgPool3DGrad", 0},
                                                  {"Conv2DBackpropInput", 0},
+                                                 {"DepthwiseConv2dNativeBackpropInput", 0},
+                                                 {"StridedSliceGrad", 0},
                                                  {"Conv3DBackpropInputV2", 0}};
     const auto found = kSlots->find(view_.op(node));
     return found == kSlots->end() ? -1 : found->second;
   }
 
-  // True if more is known of the node's output than before.
-  bool Learn(int node) {
-    const TensorId tensor{node, 0};
-    TensorInfo info = shapes_->Get(tensor);
-    const auto is_known = [](int64_t size) { return size >= 0; };
-    const bool all_known = std::all_of(info.dims.begin(), info.dims.end(), is_known);
-    if (!IsFloat(info.dtype) || (info.rank_known && all_known)) return false;
+  // Those that SizesOfOutput tells the sizes of.
+  int OutputsOf(int node) const {
+    return static_cast<int>(view_.GetInt(node, "num_split", 1));  // Split and SplitV have it
+  }
+
+  void Learn(int node) {
+    const TensorInfo& first = shapes_->Get({node, 0});
+    // A comparison tells what a choice by it is of.
+    if (!IsFloat(first.dtype) && first.dtype != tensorflow::DT_BOOL) return;
+    if (IsKnown(first)) return;
     const KnownSizes sizes = SizesOfOutput(node);
-    if (!sizes || sizes->size() > kMaxKnownSizes) return false;
-    if (info.rank_known && info.dims.size() != sizes->size()) return false;
-    bool changed = !info.rank_known;
-    if (!info.rank_known) info.dims.assign(sizes->size(), -1);
+    if (!sizes || sizes->size() > kMaxKnownSizes) return;
+    for (int port = 0; port < OutputsOf(node); ++port) Learn({node, port}, *sizes);
+  }
+
+  void Learn(TensorId tensor, const std::vector<int64_t>& sizes) {
+    TensorInfo info = shapes_->Get(tensor);
+    if (info.rank_known && info.dims.size() != sizes.size()) return;
+    if (!info.rank_known) info.dims.assign(sizes.size(), -1);
     info.rank_known = true;
-    for (size_t i = 0; i < sizes->size(); ++i) {
-      if (is_known(info.dims[i]) || !is_known((*sizes)[i])) continue;
-      info.dims[i] = (*sizes)[i];
-      changed = true;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      if (info.dims[i] < 0 && sizes[i] >= 0) info.dims[i] = sizes[i];
     }
-    if (changed) shapes_->SetOutput(tensor, info);
-    return changed;
+    shapes_->SetOutput(tensor, info);
   }
 
   KnownSizes SizesOfOutput(int node) const {
@@ -89,7 +84,9 @@ class OperandReader {
     if (slot >= 0) {
       const KnownSizes sizes = Entries(inputs[slot], 0);
       // A transposed convolution may be told the sizes of its image alone.
-      const size_t rank = op == "Conv2DBackpropInput" ? 4 : op == "Conv3DBackpropInputV2" ? 5 : 0;
+      const size_t rank = op == "Conv3DBackpropInputV2"           ? 5
+                          : op.find("Conv2") != std::string::npos ? 4
+                                                                  : 0;
       if (sizes && rank > 0 && sizes->size() != rank) return std::nullopt;
       return sizes;
     }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "plugin/graph/constants.h"
+
 namespace nv_norms {
 
 bool KeepsShape(const std::string& op) {
@@ -10,6 +12,7 @@ bool KeepsShape(const std::string& op) {
                                                             "BiasAdd",
                                                             "Cast",
                                                             "Ceil",
+                                                            "ClipByValue",
                                                             "Cos",
                                                             "Elu",
                                                             "Erf",
@@ -22,18 +25,22 @@ bool KeepsShape(const std::string& op) {
                                                             "LeakyRelu",
                                                             "Log",
                                                             "Log1p",
+                                                            "LogSoftmax",
                                                             "Neg",
                                                             "OnesLike",
                                                             "PreventGradient",
                                                             "Reciprocal",
                                                             "Relu",
                                                             "Relu6",
+                                                            "ReverseV2",
+                                                            "Roll",
                                                             "Rsqrt",
                                                             "Selu",
                                                             "Sigmoid",
                                                             "Sign",
                                                             "Sin",
                                                             "Snapshot",
+                                                            "Softmax",
                                                             "Softplus",
                                                             "Softsign",
                                                             "Sqrt",
@@ -98,6 +105,25 @@ std::optional<std::vector<int64_t>> Permuted(const std::vector<int64_t>& sizes,
     permuted.push_back(sizes[at]);
   }
   return permuted;
+}
+
+std::optional<std::vector<int64_t>> ConstantOperand(const GraphView& view, int node) {
+  const std::string& op = view.op(node);
+  const bool axes = op == "DataFormatDimMap", entries = op == "DataFormatVecPermute";
+  const auto constant = IntConstant(view, axes || entries ? view.inputs(node)[0].node : node);
+  if (!constant || (!axes && !entries)) {
+    return constant ? std::make_optional(constant->values) : std::nullopt;
+  }
+  const auto order = OrderOfFormats(view, node);
+  if (!order) return std::nullopt;
+  if (entries) return Permuted(constant->values, *order);
+  std::vector<int64_t> mapped;
+  for (int64_t axis : constant->values) {
+    const auto at = AxisInOrder(*order, axis);
+    if (!at) return std::nullopt;
+    mapped.push_back(*at);
+  }
+  return mapped;
 }
 
 }  // namespace nv_norms

@@ -38,6 +38,10 @@ std::optional<int64_t> AxisInOrder(const std::vector<int64_t>& order, int64_t ax
 std::optional<std::vector<int64_t>> Permuted(const std::vector<int64_t>& sizes,
                                              const std::vector<int64_t>& order);
 
+// The integers of a constant, as axes or an entry for each axis, behind what TensorFlow's layout
+// pass puts between it and the op that it is an operand of.
+std::optional<std::vector<int64_t>> ConstantOperand(const GraphView& view, int node);
+
 }  // namespace nv_norms
 
 #endif  // NV_NORMS_PLUGIN_GRAPH_SHAPE_OPS_H_

@@ -4,9 +4,11 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "plugin/graph/constants.h"
 #include "plugin/graph/shape_ops.h"
+#include "plugin/graph/slice_shapes.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 
@@ -61,23 +63,26 @@ Sizes OneShape(const Shapes& shapes, const std::vector<TensorId>& inputs) {
   return sizes;
 }
 
-// What a reduction is over, parts are joined along, or a tensor is repeated, behind what
-// TensorFlow's layout pass puts before a constant.
-Sizes OperandOf(const GraphView& view, int node) {
-  const std::string& op = view.op(node);
-  const bool axes = op == "DataFormatDimMap", entries = op == "DataFormatVecPermute";
-  const auto constant = IntConstant(view, axes || entries ? view.inputs(node)[0].node : node);
-  if (!constant || (!axes && !entries)) return constant ? Sizes(constant->values) : std::nullopt;
-  const auto order = OrderOfFormats(view, node);
-  if (!order) return std::nullopt;
-  if (entries) return Permuted(constant->values, *order);
-  std::vector<int64_t> mapped;
-  for (int64_t axis : constant->values) {
-    const auto at = AxisInOrder(*order, axis);
-    if (!at) return std::nullopt;
-    mapped.push_back(*at);
-  }
-  return mapped;
+// A size along one of the axes, which may count from the end; null if there is no such axis.
+int64_t* Along(const Sizes& axes, std::vector<int64_t>* sizes) {
+  if (!axes || axes->size() != 1) return nullptr;
+  const int64_t rank = static_cast<int64_t>(sizes->size());
+  const int64_t axis = (*axes)[0] + ((*axes)[0] < 0 ? rank : 0);
+  return axis < 0 || axis >= rank ? nullptr : &(*sizes)[axis];
+}
+
+// Each part of a Split, which all have one shape; of a SplitV, but along its axis.
+Sizes Part(const GraphView& view, const Shapes& shapes, int node) {
+  const bool even = view.op(node) == "Split";
+  const std::vector<TensorId>& inputs = view.inputs(node);
+  const TensorInfo& whole = shapes.Get(inputs[even ? 1 : 0]);
+  if (!whole.rank_known) return std::nullopt;
+  std::vector<int64_t> sizes = whole.dims;
+  int64_t* size = Along(ConstantOperand(view, inputs[even ? 0 : 2].node), &sizes);
+  const int64_t count = view.GetInt(node, "num_split", 0);
+  if (size == nullptr || count < 1) return std::nullopt;
+  *size = even && *size >= 0 && *size % count == 0 ? *size / count : -1;
+  return sizes;
 }
 
 // Along the axis the sizes add up.
@@ -85,31 +90,16 @@ Sizes Joined(const GraphView& view, const Shapes& shapes, int node) {
   const std::vector<TensorId>& inputs = view.inputs(node);
   const std::vector<TensorId> parts(inputs.begin(), inputs.end() - 1);
   Sizes sizes = OneShape(shapes, parts);
-  const auto axes = OperandOf(view, inputs.back().node);
-  if (!sizes || !axes || axes->size() != 1) return std::nullopt;
-  const int64_t rank = static_cast<int64_t>(sizes->size());
-  const int64_t axis = (*axes)[0] + ((*axes)[0] < 0 ? rank : 0);
-  if (axis < 0 || axis >= rank) return std::nullopt;
+  int64_t* size = sizes ? Along(ConstantOperand(view, inputs.back().node), &*sizes) : nullptr;
+  if (size == nullptr) return std::nullopt;
+  const auto axis = size - sizes->data();
   int64_t sum = 0;
   for (const TensorId& part : parts) {
     const TensorInfo& info = shapes.Get(part);
     const bool known = sum >= 0 && info.rank_known && info.dims[axis] >= 0;
     sum = known ? sum + info.dims[axis] : -1;
   }
-  (*sizes)[axis] = sum;
-  return sizes;
-}
-
-Sizes Squeezed(const GraphView& view, int node, std::vector<int64_t> sizes) {
-  const int64_t rank = static_cast<int64_t>(sizes.size());
-  std::set<int64_t, std::greater<>> last_first;
-  for (int64_t axis : IntList(view, node, "squeeze_dims")) {
-    last_first.insert(axis < 0 ? axis + rank : axis);
-  }
-  if (last_first.empty() || *last_first.begin() >= rank || *last_first.rbegin() < 0) {
-    return std::nullopt;
-  }
-  for (int64_t axis : last_first) sizes.erase(sizes.begin() + axis);
+  *size = sum;
   return sizes;
 }
 
@@ -123,9 +113,22 @@ Sizes Expanded(const GraphView& view, int node, std::vector<int64_t> sizes) {
   return sizes;
 }
 
+// Without the axes, the last one first.
+Sizes Without(const std::vector<int64_t>& axes, std::vector<int64_t> sizes) {
+  const int64_t rank = static_cast<int64_t>(sizes.size());
+  std::set<int64_t, std::greater<>> last_first;
+  for (int64_t axis : axes) last_first.insert(axis < 0 ? axis + rank : axis);
+  if (!last_first.empty() && (*last_first.begin() >= rank || *last_first.rbegin() < 0)) {
+    return std::nullopt;
+  }
+  for (int64_t axis : last_first) sizes.erase(sizes.begin() + axis);
+  return sizes;
+}
+
 Sizes Reduced(const GraphView& view, int node, std::vector<int64_t> sizes) {
-  const auto axes = OperandOf(view, view.inputs(node)[1].node);
-  if (!axes || !view.GetBool(node, "keep_dims", false)) return std::nullopt;
+  const auto axes = ConstantOperand(view, view.inputs(node)[1].node);
+  if (!axes) return std::nullopt;
+  if (!view.GetBool(node, "keep_dims", false)) return Without(*axes, std::move(sizes));
   const int64_t rank = static_cast<int64_t>(sizes.size());
   for (int64_t axis : *axes) {
     if (axis < -rank || axis >= rank) return std::nullopt;
@@ -135,7 +138,7 @@ Sizes Reduced(const GraphView& view, int node, std::vector<int64_t> sizes) {
 }
 
 Sizes Tiled(const GraphView& view, int node, std::vector<int64_t> sizes) {
-  const auto multiples = OperandOf(view, view.inputs(node)[1].node);
+  const auto multiples = ConstantOperand(view, view.inputs(node)[1].node);
   if (!multiples || multiples->size() != sizes.size()) return std::nullopt;
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (sizes[i] >= 0) sizes[i] *= (*multiples)[i];
@@ -143,7 +146,8 @@ Sizes Tiled(const GraphView& view, int node, std::vector<int64_t> sizes) {
   return sizes;
 }
 
-Sizes Padded(const GraphView& view, int node, std::vector<int64_t> sizes) {
+// `times`: -1 for what takes a padding off again.
+Sizes Padded(const GraphView& view, int node, std::vector<int64_t> sizes, int times) {
   int from = view.inputs(node)[1].node;
   std::vector<int64_t> order;
   for (size_t i = 0; i < sizes.size(); ++i) order.push_back(static_cast<int64_t>(i));
@@ -158,7 +162,7 @@ Sizes Padded(const GraphView& view, int node, std::vector<int64_t> sizes) {
     return std::nullopt;
   }
   for (size_t i = 0; i < sizes.size(); ++i) {
-    const int64_t added = (*paddings)[2 * order[i]] + (*paddings)[2 * order[i] + 1];
+    const int64_t added = times * ((*paddings)[2 * order[i]] + (*paddings)[2 * order[i] + 1]);
     if (added != 0) sizes[i] = sizes[i] < 0 ? -1 : sizes[i] + added;
   }
   return sizes;
@@ -193,41 +197,75 @@ Sizes Windowed(const GraphView& view, const Shapes& shapes, int node,
   return sizes;
 }
 
+// SelectV2.
+Sizes Selected(const Shapes& shapes, const std::vector<TensorId>& inputs) {
+  std::vector<int64_t> sizes;
+  for (const TensorId& input : inputs) {
+    const TensorInfo& info = shapes.Get(input);
+    if (!info.rank_known) return std::nullopt;
+    sizes = *Broadcast(sizes, info.dims);
+  }
+  return sizes;
+}
+
+Sizes Multiplied(const GraphView& view, int node, const std::vector<int64_t>& a,
+                 const TensorInfo& b) {
+  if (a.size() != 2 || !b.rank_known || b.dims.size() != 2) return std::nullopt;
+  return std::vector<int64_t>{a[view.GetBool(node, "transpose_a", false) ? 1 : 0],
+                              b.dims[view.GetBool(node, "transpose_b", false) ? 0 : 1]};
+}
+
+// An image that is told its height and width.
+Sizes Resized(const GraphView& view, int node, std::vector<int64_t> sizes) {
+  const auto size = IntElements(view, view.inputs(node)[1].node);
+  if (!size || size->size() != 2 || sizes.size() != 4) return std::nullopt;
+  std::copy(size->begin(), size->end(), sizes.begin() + 1);
+  return sizes;
+}
+
 bool IsIn(const std::string& op, const std::set<std::string>& ops) { return ops.count(op) > 0; }
 
 }  // namespace
 
-bool HasMappedOperand(const GraphView& view, int node) {
-  const std::vector<TensorId>& inputs = view.inputs(node);
-  return std::any_of(inputs.begin(), inputs.end(), [&](TensorId input) {
-    const std::string& op = view.op(input.node);
-    return op == "DataFormatDimMap" || op == "DataFormatVecPermute";
-  });
-}
-
 Sizes ShapeFromInputs(const GraphView& view, const Shapes& shapes, int node) {
-  static const auto* const kConvolutions =
-      new std::set<std::string>{"AvgPool", "AvgPool3D", "Conv2D", "Conv3D", "MaxPool", "MaxPool3D"};
+  static const auto* const kConvolutions = new std::set<std::string>{
+      "AvgPool", "AvgPool3D", "Conv2D", "Conv3D", "DepthwiseConv2dNative", "MaxPool", "MaxPool3D"};
+  static const auto* const kComparisons =
+      new std::set<std::string>{"Equal",     "Greater",    "GreaterEqual", "Less",
+                                "LessEqual", "LogicalAnd", "LogicalOr",    "NotEqual"};
+  static const auto* const kFirst = new std::set<std::string>{
+      "FusedBatchNormV3", "FusedBatchNormGradV3", "MaxPoolGrad", "MaxPool3DGrad"};
+  static const auto* const kResizes = new std::set<std::string>{
+      "ResizeBilinear", "ResizeNearestNeighbor", "ResizeNearestNeighborGrad"};
   static const auto* const kReductions = new std::set<std::string>{"Max", "Mean", "Min", "Sum"};
   static const auto* const kPads = new std::set<std::string>{"MirrorPad", "Pad", "PadV2"};
   const std::string& op = view.op(node);
   const std::vector<TensorId>& inputs = view.inputs(node);
   if (inputs.empty()) return std::nullopt;
   if (op == "ConcatV2") return Joined(view, shapes, node);
+  if (op == "Split" || op == "SplitV") return Part(view, shapes, node);
+  if (op == "SelectV2") return Selected(shapes, inputs);
   if (TakesOneShape(op)) return OneShape(shapes, inputs);
   const TensorInfo& input = shapes.Get(inputs[0]);
   if (!input.rank_known) return std::nullopt;
   if (KeepsShape(op)) return input.dims;
-  if (Broadcasts(op)) {
+  if (Broadcasts(op) || IsIn(op, *kComparisons)) {
     const TensorInfo& other = shapes.Get(inputs[1]);
     return other.rank_known ? Broadcast(input.dims, other.dims) : std::nullopt;
   }
   if (IsIn(op, *kConvolutions)) return Windowed(view, shapes, node, input.dims);
   if (IsIn(op, *kReductions)) return Reduced(view, node, input.dims);
-  if (IsIn(op, *kPads)) return Padded(view, node, input.dims);
-  if (op == "MaxPoolGrad" || op == "MaxPool3DGrad") return input.dims;
+  if (IsIn(op, *kPads)) return Padded(view, node, input.dims, 1);
+  if (op == "MirrorPadGrad") return Padded(view, node, input.dims, -1);
+  if (IsIn(op, *kFirst)) return input.dims;
+  if (IsIn(op, *kResizes)) return Resized(view, node, input.dims);
+  if (op == "MatMul") return Multiplied(view, node, input.dims, shapes.Get(inputs[1]));
+  if (op == "StridedSlice") return ShapeOfSlice(view, node, input.dims);
   if (op == "Tile") return Tiled(view, node, input.dims);
-  if (op == "Squeeze") return Squeezed(view, node, input.dims);
+  if (op == "Squeeze") {  // of all that is 1 if there is no list, which nobody knows here
+    const std::vector<int64_t> axes = IntList(view, node, "squeeze_dims");
+    return axes.empty() ? std::nullopt : Without(axes, input.dims);
+  }
   if (op == "ExpandDims") return Expanded(view, node, input.dims);
   if (op == "Transpose") {
     const auto order = IntConstant(view, inputs[1].node);

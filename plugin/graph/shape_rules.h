@@ -17,10 +17,6 @@ namespace nv_norms {
 std::optional<std::vector<int64_t>> ShapeFromInputs(const GraphView& view, const Shapes& shapes,
                                                     int node);
 
-// Whether the op is told axes or sizes that TensorFlow's layout pass has mapped, so that inference
-// knows nothing of its output.
-bool HasMappedOperand(const GraphView& view, int node);
-
 }  // namespace nv_norms
 
 #endif  // NV_NORMS_PLUGIN_GRAPH_SHAPE_RULES_H_

@@ -71,7 +71,40 @@ def _beside_another(x: tf.Tensor) -> tf.Tensor:
     return tf.concat([tf.nn.relu(x), x * tf.sigmoid(x)], -1)
 
 
+def _gated(x: tf.Tensor) -> tf.Tensor:
+    return x[..., :4] * tf.sigmoid(x[..., 4:])
+
+
+def _gated_by_half(x: tf.Tensor) -> tf.Tensor:
+    values, gate = tf.split(x, 2, -1)
+    return values * tf.sigmoid(gate)
+
+
+def _cropped(x: tf.Tensor) -> tf.Tensor:
+    return tf.concat([x[:, 1:-1, 1:-1], tf.sin(x[:, 2:, 2:])], -1)
+
+
+def _excited(x: tf.Tensor) -> tf.Tensor:
+    """As in squeeze and excitation: by what channels are on average."""
+    gate = tf.matmul(tf.reduce_mean(x, [1, 2]), tf.ones((CHANNELS, CHANNELS)) / 10.0)
+    return x * tf.sigmoid(gate)[:, None, None, :]
+
+
+def _depthwise(x: tf.Tensor) -> tf.Tensor:
+    return tf.nn.depthwise_conv2d(x, tf.ones((3, 3, CHANNELS, 1)) / 10.0, [1] * 4, "SAME")
+
+
 BETWEEN = {
+    "clipped": lambda x: tf.clip_by_value(x, -1.0, 1.0),
+    "cropped": _cropped,
+    "depthwise": _depthwise,
+    "excited": _excited,
+    "gated": _gated,
+    "gated by half": _gated_by_half,
+    "mirrored": lambda x: x + tf.reverse(x, [2]),
+    "nearest": lambda x: tf.image.resize(x, (2 * x.shape[1], 9), "nearest"),
+    "reflected": lambda x: tf.pad(x, [[0, 0], [1, 1], [2, 1], [0, 0]], "REFLECT"),
+    "rolled": lambda x: tf.roll(x, [1, 2], [1, 2]),
     "gelu": lambda x: tf.nn.gelu(x, approximate=True),
     "exact gelu": lambda x: tf.nn.gelu(x, approximate=False),
     "silu": tf.nn.silu,
