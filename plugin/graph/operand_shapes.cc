@@ -35,20 +35,26 @@ class OperandReader {
   }
 
  private:
-  // The slot of an op's shape operand, -1 if it has none. Slice is told the sizes, too, or -1 for
-  // all that is left.
-  int ShapeOperand(int node) const {
-    static const auto* const kSlots =
-        new std::unordered_map<std::string, int>{{"Reshape", 1},
-                                                 {"Slice", 2},
-                                                 {"AvgPoolGrad", 0},
-                                                 {"AvgPool3DGrad", 0},
-                                                 {"Conv2DBackpropInput", 0},
-                                                 {"DepthwiseConv2dNativeBackpropInput", 0},
-                                                 {"StridedSliceGrad", 0},
-                                                 {"Conv3DBackpropInputV2", 0}};
-    const auto found = kSlots->find(view_.op(node));
-    return found == kSlots->end() ? -1 : found->second;
+  // The slot of an op's shape operand, and how many sizes it must tell where it may tell fewer: a
+  // transposed convolution may be told those of its image alone.
+  struct ShapeOperand {
+    int slot;
+    size_t rank = 0;  // as many as it tells
+  };
+
+  // Null if the op has none. Slice is told the sizes, too, or -1 for all that is left.
+  const ShapeOperand* OperandOf(int node) const {
+    static const auto* const kOperands = new std::unordered_map<std::string, ShapeOperand>{
+        {"Reshape", {1}},
+        {"Slice", {2}},
+        {"AvgPoolGrad", {0}},
+        {"AvgPool3DGrad", {0}},
+        {"Conv2DBackpropInput", {0, 4}},
+        {"Conv3DBackpropInputV2", {0, 5}},
+        {"DepthwiseConv2dNativeBackpropInput", {0, 4}},
+        {"StridedSliceGrad", {0}}};
+    const auto found = kOperands->find(view_.op(node));
+    return found == kOperands->end() ? nullptr : &found->second;
   }
 
   // Those that SizesOfOutput tells the sizes of.
@@ -78,19 +84,11 @@ class OperandReader {
   }
 
   KnownSizes SizesOfOutput(int node) const {
-    const std::string& op = view_.op(node);
-    const std::vector<TensorId>& inputs = view_.inputs(node);
-    const int slot = ShapeOperand(node);
-    if (slot >= 0) {
-      const KnownSizes sizes = Entries(inputs[slot], 0);
-      // A transposed convolution may be told the sizes of its image alone.
-      const size_t rank = op == "Conv3DBackpropInputV2"           ? 5
-                          : op.find("Conv2") != std::string::npos ? 4
-                                                                  : 0;
-      if (sizes && rank > 0 && sizes->size() != rank) return std::nullopt;
-      return sizes;
-    }
-    return ShapeFromInputs(view_, *shapes_, node);
+    const ShapeOperand* operand = OperandOf(node);
+    if (operand == nullptr) return ShapeFromInputs(view_, *shapes_, node);
+    const KnownSizes sizes = Entries(view_.inputs(node)[operand->slot], 0);
+    if (sizes && operand->rank > 0 && sizes->size() != operand->rank) return std::nullopt;
+    return sizes;
   }
 
   // What is known of integers that the graph computes; nullopt where not even their number is.

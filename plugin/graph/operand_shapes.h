@@ -6,10 +6,11 @@
 
 namespace nv_norms {
 
-// Gives sizes to what a Reshape, a Slice or the gradient of a convolution or a pooling puts out,
-// and to what is made of that, where its operand tells some and inference, which wants to know all
-// of what it is computed from, tells none: [batch, length, 8], of which the first two are taken
-// from a tensor of unknown shape; or numbers that TensorFlow's layout pass permutes.
+// Gives sizes to what inference knows less of, as it wants to know all of what a shape is computed
+// from: what a Reshape, a Slice or the gradient of a convolution or a pooling puts out, where its
+// operand tells some ([batch, length, 8], of which the first two are taken from a tensor of unknown
+// shape; or numbers that TensorFlow's layout pass permutes), and what is made of that, as
+// ShapeFromInputs tells.
 void LearnFromShapeOperands(const GraphView& view, Shapes* shapes);
 
 }  // namespace nv_norms
