@@ -41,6 +41,19 @@ bool IsCore(const ForwardMatch& forward, TensorId tensor) {
   return std::find(forward.core.begin(), forward.core.end(), tensor.node) != forward.core.end();
 }
 
+// An inner tensor, or what one op makes of such and of the parameters: where Grappler adds y's
+// terms up in another order, the sum that there was is left for its sizes, which the gradient asks
+// for.
+bool IsInner(const GraphView& view, const ForwardMatch& forward, TensorId tensor) {
+  if (IsCore(forward, tensor)) return true;
+  const std::vector<TensorId>& inputs = view.inputs(tensor.node);
+  return ClassOf(view.op(tensor.node)) == OpClass::kElementwise &&
+         std::all_of(inputs.begin(), inputs.end(), [&](TensorId input) {
+           return input == forward.x || input == forward.gamma || input == forward.beta ||
+                  IsCore(forward, input);
+         });
+}
+
 // Whether x's last sizes are those of the parameters, as the op sees to, or are known.
 bool KnowsLastSizes(const Shapes& shapes, const ForwardMatch& forward, size_t count) {
   if (forward.gamma.valid() || forward.beta.valid()) return true;
@@ -123,7 +136,7 @@ bool IsSurelyOverNothing(const GraphView& view, const Shapes& shapes, const Forw
   // y has as many samples as x and the parameters together.
   const bool of_samples =
       forward.open_samples && (other.of == forward.gamma || other.of == forward.beta);
-  return other.of == forward.x || of_samples || IsCore(forward, other.of);
+  return other.of == forward.x || of_samples || IsInner(view, forward, other.of);
 }
 
 bool IsSummedToLess(const GraphView& view, const Shapes& shapes, const ForwardMatch& forward,

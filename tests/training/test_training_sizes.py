@@ -66,6 +66,62 @@ def test_norm_behind_a_layer_without_bias(rng, front: str, norm: int | str) -> N
         np.testing.assert_allclose(got, same, 1e-4, 1e-4 * np.abs(same).max())
 
 
+SPATIAL = (6, 5, 3)
+
+
+@pytest.mark.usefixtures("every_norm")
+@pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
+@pytest.mark.parametrize("known", ["none", "batch", "first", "all"])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("groups", [GROUPS, -1])
+@pytest.mark.parametrize("channels_first", [False, True], ids=["", "channels_first"])
+def test_images_of_unknown_sizes(rng, channels_first, groups, rank, known, jit) -> None:
+    """Keras adds y's terms up by their sizes, which Grappler leaves a sum for that y has not."""
+    layer = LAYERS.GroupNormalization(groups, 1 if channels_first else -1, EPSILON)
+    sizes = SPATIAL[:rank]
+    order = (0, rank + 1, *range(1, rank + 1)) if channels_first else tuple(range(rank + 2))
+    layer.build(tuple(np.take((None, *[None] * rank, 8), order)))
+    gamma, beta = (rng.uniform(0.5, 2.0, 8).astype(np.float32) for _ in range(2))
+    layer.set_weights([gamma, beta])
+    x = rng.normal(1.0, 2.0, (2, *sizes, 8)).astype(np.float32)
+    w = rng.normal(size=x.shape).astype(np.float32)
+    static = {
+        "none": (None, *[None] * rank),
+        "batch": (2, *[None] * rank),
+        "first": (None, sizes[0], *[None] * (rank - 1)),
+        "all": (2, *sizes),
+    }[known]
+    spec = tf.TensorSpec(tuple(np.take(np.array([*static, 8], object), order)))
+
+    @tf.function(input_signature=[spec] * 2, jit_compile=jit)
+    def step(x: tf.Tensor, w: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x)
+            loss = tf.reduce_sum(tf.square(y) * w)
+        return [y, *tape.gradient(loss, [x, layer.gamma.value, layer.beta.value])]
+
+    y, dx, dgamma, dbeta = step(*(tf.constant(v.transpose(order)) for v in (x, w)))
+    backward = [r for r in nv_norms_rewriter.report().fused if r.direction == "backward"]
+    assert [len(r.outputs) for r in backward] == [3] and not backward[0].leaves_dx
+
+    count = 8 if groups == -1 else groups
+    exact = oracle.group_norm(x, gamma, beta, count, -1, EPSILON).y
+    np.testing.assert_allclose(y, exact.transpose(order), 1e-4, 1e-4)
+    split = (2, *sizes, count, 8 // count)
+    dy = (2.0 * exact * w).reshape(split)
+    axes = (*range(1, rank + 1), rank + 2)
+    along = (rank + 1, rank + 2)
+    wanted = oracle.backward(dy, x.reshape(split), gamma, axes, along, EPSILON)
+    assert_close(dx, wanted.dx.reshape(x.shape).transpose(order))
+    assert_close(dgamma, wanted.dgamma.reshape(8))
+    assert_close(dbeta, wanted.dbeta.reshape(8))
+
+
+def assert_close(got: tf.Tensor, exact: np.ndarray) -> None:
+    np.testing.assert_allclose(got, exact, 1e-4, 1e-5 * np.abs(exact).max())
+
+
 def test_gradient_that_two_read_in_its_own_shape(rng) -> None:
     """dx in groups of unknown sizes, which more than a Reshape reads: it stays, with a reason."""
 
