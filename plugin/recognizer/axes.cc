@@ -39,7 +39,7 @@ bool Axes::Split(Atom atom, const Size& outer, const Size& inner) {
 
 void Axes::Tie(int64_t symbol, const Size& value) {
   Assume(symbol, value);
-  if (trusted_.count(symbol) > 0) return;
+  if (Trusts(symbol)) return;
   tied_.insert(symbol);
   tied_.insert(value.symbols().begin(), value.symbols().end());
 }

@@ -47,6 +47,7 @@ class Axes {
   void Tie(int64_t symbol, const Size& value);
   // But for an unknown of what is computed from the root, a slice of it, say.
   void Trust(int64_t symbol) { trusted_.insert(symbol); }
+  bool Trusts(int64_t symbol) const { return trusted_.count(symbol) > 0; }
   // The unknowns that are equal to others by that alone.
   const std::set<int64_t>& tied() const { return tied_; }
   Size Resolve(const Size& size) const;

@@ -173,11 +173,13 @@ std::optional<Value> Interpreter::Leaf(TensorId tensor, bool is_root) {
   const TensorId root = scene_.roots[0];
   const auto of_root = ShapeOf(root);
   Value value;
+  std::optional<bool> follows;  // whether it is computed from the root, which is long to find out
   for (size_t i = 0; i < shape->size(); ++i) {
     const Size& size = (*shape)[i];
     const bool own = of_root && std::find(of_root->begin(), of_root->end(), size) == of_root->end();
-    if (own && size.symbols().size() == 1 && view_.DependsOn(tensor.node, {root.node})) {
-      axes_->Trust(size.symbols()[0]);
+    if (own && size.symbols().size() == 1 && !axes_->Trusts(size.symbols()[0])) {
+      if (!follows) follows = view_.DependsOn(tensor.node, {root.node});
+      if (*follows) axes_->Trust(size.symbols()[0]);
     }
     value.dims.push_back(axes_->ForDimension(tensor, static_cast<int>(i), size, is_root));
   }
