@@ -75,6 +75,21 @@ bool IsGammaOrRootOfSize(const GraphView& view, const Shapes& shapes, const Forw
                                       BehindViews(view, shapes, forward, forward.gamma);
 }
 
+// Whether a tensor is computed from y and numbers alone, in few steps: mostly a part of the
+// derivative of what comes behind the norm, such as silu's 1 - sigmoid(y).
+bool FollowsFromY(const GraphView& view, const ForwardMatch& forward, TensorId tensor) {
+  constexpr size_t kMaxNodes = 8;
+  std::vector<TensorId> pending = {tensor};
+  for (size_t i = 0; i < pending.size(); ++i) {
+    const TensorId at = pending[i];
+    if (at == forward.y || view.op(at.node) == "Const") continue;
+    const std::vector<TensorId>& inputs = view.inputs(at.node);
+    if (i == kMaxNodes || inputs.empty()) return false;
+    pending.insert(pending.end(), inputs.begin(), inputs.end());
+  }
+  return true;
+}
+
 // x and the inner tensors.
 std::vector<TensorId> TensorsOf(const ForwardMatch& forward) {
   std::vector<TensorId> tensors = {forward.x};
@@ -158,6 +173,10 @@ std::vector<DyCandidate> DyCandidates(const GraphView& view, const Shapes& shape
       found.push_back({tensor, like});
       return;
     }
+  });
+  // What is none is long to try, and of these few are: dy is one if the loss is of y alone.
+  std::stable_partition(found.begin(), found.end(), [&](const DyCandidate& candidate) {
+    return !FollowsFromY(view, forward, candidate.dy);
   });
   return found;
 }
