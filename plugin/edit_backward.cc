@@ -233,7 +233,8 @@ TensorId ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forw
     // The op's dx has the shape of the x that it reads; a Reshape or parts behind it make the
     // graph's.
     TensorInfo op_info = info;
-    if (merged || backward.reshape_dx || !backward.parts.empty()) {
+    const bool turned = !backward.dx_order.empty();
+    if (merged || backward.reshape_dx || turned || !backward.parts.empty()) {
       op_info = WithShapeOf(op_info, shapes->Get(inputs[1]));
     }
     shapes->Set(gradient, {op_info});
@@ -248,8 +249,9 @@ TensorId ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forw
       const int in_place_of = last ? node : -1;
       dx = backward.reshape_dx ? AddReshape(view, shapes, dx, info.dims, node, in_place_of)
                                : AddReshapeToSplit(view, shapes, dx, forward, node, in_place_of);
-    } else if (last) {
-      PutIdentity(view, shapes, dx, node);
+    } else {
+      if (turned) dx = AddTranspose(view, shapes, dx, backward.dx_order, node);
+      if (last) PutIdentity(view, shapes, dx, node);
     }
     if (!last) JoinParts(view, shapes, dx, backward.parts, /*factors=*/false, node);
     shapes->Set(node, {any_shape ? op_info : info});

@@ -18,6 +18,8 @@ struct BackwardMatch {
   bool reshape_dy = false;  // dy has the shape of a view of x, or may have; not x's own
   TensorId dx;              // its node becomes the fused gradient, or a sum with the parts
   bool reshape_dx = false;  // likewise
+  // How the graph's dx has the axes of x, which it is transposed to: empty where they are in order.
+  std::vector<int64_t> dx_order;
   // Where dx is some terms of a sum: these, and those that go on beside it (a residual's gradient).
   std::vector<Part> terms, parts;
   // What dy is multiplied with: the forward's gamma, or what that is a multiple of, in

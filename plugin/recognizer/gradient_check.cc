@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "plugin/recognizer/any_rank.h"
+#include "plugin/recognizer/axes_order.h"
 #include "plugin/recognizer/draws.h"
 
 namespace nv_norms {
@@ -120,7 +121,10 @@ bool GradientCheck::HasShapes(Interpreter* interpreter, const Dim& parameter) co
   if (match_.dx.valid()) {
     const Value* dx = interpreter->Eval(match_.dx);
     const Value* x = interpreter->Eval(forward_.x);
-    if (match_.reshape_dx ? dx->Flat() != x->Flat() : dx->dims != x->dims) return false;
+    if (match_.reshape_dx ? dx->Flat() != x->Flat()
+                          : dx->dims != InOrder(x->dims, match_.dx_order)) {
+      return false;
+    }
   }
   for (TensorId tensor : {match_.dgamma, match_.dbeta}) {
     if (tensor.valid() && interpreter->Eval(tensor)->Flat() != parameter) return false;

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "plugin/graph/constants.h"
+#include "plugin/recognizer/axes_order.h"
 #include "plugin/recognizer/bags.h"
 #include "plugin/recognizer/broadcast_sums.h"
 #include "plugin/recognizer/clamp_ops.h"
@@ -341,14 +342,19 @@ class GradientSearch {
     match_.dx = best;
   }
 
-  // dx in another shape than x's is reshaped; in another order it is none for us.
+  // dx in another shape than x's is reshaped; in another order it is transposed, as where
+  // TensorFlow's layout pass turned the forward pass and dy, but not what dx is a sum of.
   void CheckLayoutOfDx() {
     if (!match_.dx.valid()) return;
     const Value* dx = interpreter_->Eval(match_.dx);
     const Value* x = interpreter_->Eval(forward_.x);
-    if (dx == nullptr || x == nullptr) return;
-    match_.reshape_dx = dx->dims != x->dims;
-    if (dx->Flat() != x->Flat()) match_.dx = TensorId();
+    if (dx == nullptr || x == nullptr || dx->dims == x->dims) return;
+    match_.reshape_dx = dx->Flat() == x->Flat();
+    if (match_.reshape_dx) return;
+    const bool may_be_turned =
+        shapes_.Get(forward_.x).rank_known && forward_.problem.merged_shape.empty();
+    match_.dx_order = may_be_turned ? OrderOfAxes(x->dims, dx->dims) : std::vector<int64_t>();
+    if (match_.dx_order.empty()) match_.dx = TensorId();
   }
 
   Dims DimsOf(TensorId tensor) {
