@@ -70,23 +70,26 @@ bool WaitsForOthers(const GraphView& view, int node) {
   return false;
 }
 
-bool IsConversion(const GraphView& view, int node, bool of_vector, Format to, int rank) {
+namespace {
+
+bool ChangesFormat(const GraphView& view, int node, bool of_vector, Format to, int rank) {
   if (of_vector) {
-    if (view.op(node) != "DataFormatVecPermute" ||
-        view.GetString(node, "dst_format", "") != FormatName(to, rank) ||
-        view.GetString(node, "src_format", "") != FormatName(Other(to), rank)) {
-      return false;
-    }
-  } else {
-    if (view.op(node) != "Transpose" || view.inputs(node).size() != 2) return false;
-    const auto permutation = IntConstant(view, view.inputs(node)[1].node);
-    const std::vector<int> wanted = PermutationTo(to, rank);
-    if (!permutation || !std::equal(wanted.begin(), wanted.end(), permutation->values.begin(),
-                                    permutation->values.end())) {
-      return false;
-    }
+    return view.op(node) == "DataFormatVecPermute" &&
+           view.GetString(node, "dst_format", "") == FormatName(to, rank) &&
+           view.GetString(node, "src_format", "") == FormatName(Other(to), rank);
   }
-  return !WaitsForOthers(view, node);  // last, as it follows paths
+  if (view.op(node) != "Transpose" || view.inputs(node).size() != 2) return false;
+  const auto permutation = IntConstant(view, view.inputs(node)[1].node);
+  if (!permutation || static_cast<int>(permutation->values.size()) != rank) return false;
+  const std::vector<int> wanted = PermutationTo(to, rank);
+  return std::equal(wanted.begin(), wanted.end(), permutation->values.begin());
+}
+
+}  // namespace
+
+bool IsConversion(const GraphView& view, int node, bool of_vector, Format to, int rank) {
+  // What it waits for is asked of few nodes, as the answer follows paths.
+  return ChangesFormat(view, node, of_vector, to, rank) && !WaitsForOthers(view, node);
 }
 
 }  // namespace nv_norms

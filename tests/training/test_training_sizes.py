@@ -76,7 +76,7 @@ SPATIAL = (6, 5, 3)
 @pytest.mark.parametrize("groups", [GROUPS, -1])
 @pytest.mark.parametrize("channels_first", [False, True], ids=["", "channels_first"])
 def test_images_of_unknown_sizes(rng, channels_first, groups, rank, known, jit) -> None:
-    """Keras adds y's terms up by their sizes, which Grappler leaves a sum for that y has not."""
+    """Grappler adds y's terms up in another order; the gradient still asks Keras' sum its sizes."""
     layer = LAYERS.GroupNormalization(groups, 1 if channels_first else -1, EPSILON)
     sizes = SPATIAL[:rank]
     order = (0, rank + 1, *range(1, rank + 1)) if channels_first else tuple(range(rank + 2))
