@@ -5,10 +5,11 @@ normalizations that the rewriter fused, forward + backward, beside the norm laye
 "apart" is the largest relative difference to the first way, over the losses of five steps in
 training, over y in prediction; "peak" is what a step holds on the GPU beyond what lasts. "no norms"
 is the model with its norms taken out, but their parameters left to the optimizer: what is left to
-gain (not for BERT, whose norms are inside its layers, nor for the generator, whose norms do more).
+gain (not for BERT, Llama and Qwen3, whose norms are inside their layers, nor for the generator,
+whose norms do more).
 
-Usage: python benchmarks/benchmark_models.py [--models bert convnext unet3d diffusion guided
-       generator dit resnet] [--modes train predict] [--ways ...] [--small | --full]
+Usage: python benchmarks/benchmark_models.py [--models bert llama qwen3 convnext unet3d diffusion
+       guided generator dit resnet] [--modes train predict] [--ways ...] [--small | --full]
        [--policy mixed_float16] [--csv FILE]
 """
 

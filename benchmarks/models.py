@@ -46,10 +46,17 @@ class Task(NamedTuple):
     norms: int
 
 
-def _task(model: keras.Model, x: Any, random: np.random.Generator, batch: int) -> Task:
-    norms = sum(
-        isinstance(layer, (*NORMS, AdaptiveInstanceNorm)) for layer in model._flatten_layers()
+def _norms(model: keras.Model) -> int:
+    """How many norms it has, those inside of its layers and keras-hub's own ones, too."""
+    return sum(
+        isinstance(layer, (*NORMS, AdaptiveInstanceNorm))
+        or type(layer).__name__.endswith("LayerNorm")
+        for layer in model._flatten_layers()
     )
+
+
+def _task(model: keras.Model, x: Any, random: np.random.Generator, batch: int) -> Task:
+    norms = _norms(model)
     shape = (batch, *model.output.shape[1:])
     return Task(model, x, random.normal(size=shape).astype(np.float32), norms)
 
@@ -92,7 +99,8 @@ def with_norm(
         )
 
     def call(layer: keras.layers.Layer, *inputs: Any, mask: Any = None, **options: Any) -> Any:
-        assert mask is None  # batch norm has this argument, others do not
+        # Batch norms and nested models have this argument, others do not.
+        assert all(part is None for part in tf.nest.flatten(mask))
         return layer(*inputs, **options)
 
     return keras.models.clone_model(model, clone_function=copy, call_function=call)
@@ -101,8 +109,7 @@ def with_norm(
 def without_norms(task: Task) -> Task | None:
     """The same with its norms, not their parameters, taken out; None if one of them stays."""
     model = with_norm(task.model, Unnormalized)
-    kept = (*NORMS, AdaptiveInstanceNorm)
-    if any(isinstance(layer, kept) for layer in model._flatten_layers()):
+    if _norms(model):
         return None
     return task._replace(model=model, norms=0)
 
@@ -130,6 +137,40 @@ def bert(small: bool) -> Task:
     }
     y = keras.layers.Dense(1, dtype="float32")(backbone.output["pooled_output"])
     return _task(keras.Model(backbone.input, y), x, random, batch)
+
+
+def decoder(small: bool, name: str, layers: int, width: int, batch: int, **options: int) -> Task:
+    """A decoder of keras-hub with RMS norms, sequences of 1024 tokens."""
+    import keras_hub
+
+    layers, width, batch, length = (2, 64, 2, 16) if small else (layers, width, batch, 1024)
+    vocabulary = 1000 if small else 32000
+    backbone = getattr(keras_hub.models, name)(
+        vocabulary_size=vocabulary,
+        num_layers=layers,
+        num_query_heads=width // 64,
+        num_key_value_heads=max(1, width // 256),
+        hidden_dim=width,
+        intermediate_dim=4 * width,
+        **options,
+    )
+    random = np.random.default_rng(SEED)
+    tokens = random.integers(0, vocabulary, (batch, length)).astype(np.int32)
+    x = {"token_ids": tokens, "padding_mask": np.ones_like(tokens)}
+    inputs = {name: keras.Input((length,), dtype="int32") for name in x}
+    y = keras.layers.Dense(1, dtype="float32")(backbone(inputs))
+    return _task(keras.Model(inputs, y), x, random, batch)
+
+
+def llama(small: bool) -> Task:
+    """Eight layers of LlamaBackbone, as wide as Llama 3.2 1B, 4 sequences."""
+    return decoder(small, "LlamaBackbone", layers=8, width=2048, batch=4)
+
+
+def qwen3(small: bool) -> Task:
+    """Fourteen layers of Qwen3Backbone, as wide as Qwen3 0.6B, which normalizes queries and keys,
+    too; 8 sequences."""
+    return decoder(small, "Qwen3Backbone", layers=14, width=1024, batch=8, head_dim=128)
 
 
 def convnext(small: bool) -> Task:
@@ -288,6 +329,8 @@ def resnet(small: bool) -> Task:
 
 MODELS: dict[str, Callable[[bool], Task]] = {
     "bert": bert,
+    "llama": llama,
+    "qwen3": qwen3,
     "convnext": convnext,
     "unet3d": unet3d,
     "unet3d_128": functools.partial(unet3d, edge=128),

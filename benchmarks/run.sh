@@ -63,7 +63,7 @@ part() {
       benchmark dense_layers benchmark_dense_layers --units ${quick:+--batches 16} ;;
     keras_layers) benchmark keras_layers benchmark_keras_layers ${quick:+--batch 2 --size 16} ;;
     models)
-      for model in bert convnext unet3d diffusion guided dit resnet; do
+      for model in bert llama qwen3 convnext unet3d diffusion guided dit resnet; do
         benchmark models benchmark_models --models $model ${quick:+--small}
       done ;;
     layout) benchmark layout layout ${quick:+--models unet3d --policies float32} ;;

@@ -106,8 +106,8 @@ def test_models(tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
     output = _run("benchmark_models", "--small", "--rounds=1", "--csv", out)
     lines = re.findall(r"^Model: (\w+) (\w+) stock: ", output, re.M)
-    models = ["bert", "convnext", "unet3d", "unet3d_128", "diffusion", "guided", "generator"]
-    models += ["dit", "resnet"]
+    models = ["bert", "llama", "qwen3", "convnext", "unet3d", "unet3d_128", "diffusion", "guided"]
+    models += ["generator", "dit", "resnet"]
     assert lines == [(model, mode) for model in models for mode in ("train", "predict")]
     rows = _rows(out)
     for row in rows:
