@@ -45,9 +45,12 @@ MODELS = [(16384, 768), (200704, 96), (3136, 768), (8192, 4096)]
 SMALL_ROWS = [(1024, 768), (4096, 384), (256, 1024)]
 SMALL_IMAGES = [(2, 64, 64, 128), (2, 32, 32, 256), (2, 16, 16, 512)]
 SMALL_SAMPLES = [*UNET[2:], (1, 128, 128, 64), (1, 64, 64, 256)]
+# Queries and keys of transformers that normalize them, as Qwen3 does, and turn them by position.
+HEADS = [(131072, 128), (32768, 128), (32768, 256)]
 # fmt: off
 WHAT = (
     "seeds", "groups", "neighbours", "kinds", "activations", "volumes", "colours", "sums", "small",
+    "heads",
 )
 # fmt: on
 # Images of three colours, as benchmark_keras_layers.py has them.
@@ -143,6 +146,12 @@ def cases(what: str, quick: bool) -> list[Case]:
             for near in ("", "activation inside"):
                 for dtype in types:
                     found += [Case("instance", s, dtype, backward, near) for s in SMALL_SAMPLES]
+        if what == "heads":
+            for dtype in types:
+                shapes = (*HEADS, *MODELS[::3], SMALL_ROWS[1])
+                found.append(Case("rms", HEADS[0], dtype, backward))
+                found.append(Case("layer", HEADS[0], dtype, backward, "parts"))
+                found += [Case("rms", s, dtype, backward, "parts") for s in shapes]
     if quick:
         found = [dataclasses.replace(c, shape=tiny(c)) for c in found]
     return [dataclasses.replace(c, links=links(c)) for c in found]
@@ -177,6 +186,14 @@ def barrier(x: tf.Tensor) -> Any:
     return gen_xla_ops.xla_optimization_barrier([x])[
         0
     ], lambda dy: gen_xla_ops.xla_optimization_barrier([dy])[0]
+
+
+def rotated(x: tf.Tensor) -> tf.Tensor:
+    """Each row turned as rotary position embeddings turn it (Su et al., 2021), by one position."""
+    left, right = tf.split(x, 2, axis=-1)
+    angles = tf.exp(-tf.cast(tf.range(x.shape[-1] // 2), tf.float32) / 8)
+    angles = tf.cast(tf.concat([angles, angles], axis=-1), x.dtype)
+    return x * tf.cos(angles) + tf.concat([-right, left], axis=-1) * tf.sin(angles)
 
 
 def make_layer(case: Case) -> keras.layers.Layer:
@@ -221,6 +238,8 @@ def function(case: Case) -> Callable[..., Any]:
                 x = tf.nn.leaky_relu(x, 0.01)
             elif case.neighbours in ("activation", "both"):
                 x = tf.nn.gelu(x)
+            elif case.neighbours == "parts":
+                x = rotated(x)
             x = barrier(x)
         return x
 
@@ -263,7 +282,7 @@ def once(run: Callable[..., Any], given: list[tf.Tensor], calls: int) -> float:
 @functools.cache
 def copy_of(links: int) -> Callable[..., Any]:
     @tf.function(jit_compile=True, autograph=False)
-    def copy(x: tf.Tensor, *_: tf.Tensor) -> tf.Tensor:
+    def copy(x: tf.Tensor, *unused: tf.Tensor) -> tf.Tensor:
         for _ in range(links):
             x = barrier(x + 1)
         return x

@@ -17,6 +17,7 @@ TABLE = (
     ("layer_norm", "rows", 4, True, "", 768, 768, 16384 * 768, 1.65, "16384 x 768"),
     ("layer_norm", "rows", 4, True, "residual", 768, 768, 16384 * 768, 1.35, "16384 x 768"),
     ("layer_norm", "rows", 4, True, "activation", 768, 768, 16384 * 768, 0.9, "16384 x 768"),
+    ("layer_norm", "rows", 4, True, "parts", 768, 768, 16384 * 768, 1.2, "16384 x 768"),
     ("layer_norm", "rows", 4, True, "", 8192, 8192, 16384 * 8192, 1.04, "16384 x 8192"),
     ("layer_norm", "rows", 2, True, "", 768, 768, 16384 * 768, 1.55, "16384 x 768"),
     ("layer_norm", "rows", 2, True, "", 100, 100, 10**8, 0.99, "1000000 x 100"),
@@ -110,6 +111,8 @@ ADDED = {"producer": "AddV2", "readers": ("AddN",)}
         ("layer_norm", (16384, 768), (-1,), {}),
         ("layer_norm", (32, 512, 768), (2,), {}),
         ("layer_norm", (8000, 2, 384), (1, 2), {}),
+        ("layer_norm", (16384, 768), (-1,), {"readers": ("Mul", "Split")}),
+        ("layer_norm", (16384, 768), (-1,), {"readers": ("MatMul", "Split")}),
         ("layer_norm", (None, 512, 768), (2,), {"producer": "AddV2"}),
         ("layer_norm", (16384, 768), (-1,), HALF),
         ("layer_norm", (16384, 768), (-1,), {"dtype": "float16"}),
@@ -174,6 +177,18 @@ NOT_MEASURED = "nothing like it was measured"
         ),
         (  # as an activation after it, where no sum was measured
             "layer_norm", (16384, 768), (-1,), {"readers": ("AddV2",)}, "0.90 times as fast",
+        ),
+        (  # as elementwise ops after it, where none of parts were measured
+            "instance_norm", (2, 48, 48, 48, 64), (1, 2, 3),
+            LAST | HALF | {"readers": ("Mul", "StridedSlice")}, "0.80 times as fast",
+        ),
+        (
+            "layer_norm", (16384, 768), (-1,), HALF | {"readers": ("Split",)},
+            "elementwise ops after, of parts of it",
+        ),
+        (
+            "layer_norm", (16384, 768), (-1,), {"readers": ("Slice",), "producer": "Mul"},
+            "elementwise ops on both sides, of parts of it",
         ),
         ("layer_norm", (16384, 766), (-1,), {}, NOT_MEASURED),
         ("layer_norm", (16384, 768), (-1,), FORWARD, NOT_MEASURED),
@@ -258,6 +273,8 @@ def test_each_measured_case_decides_itself(device: str, m: _xla_rule.Measured) -
         if m.neighbours.endswith("sum")
         else ("Tanh",)
         if m.neighbours in ("activation", "both")
+        else ("Mul", "Split")
+        if m.neighbours == "parts"
         else ("MatMul",),
         activation_inside=m.neighbours.endswith("inside"),
         silu="silu" in m.neighbours,
