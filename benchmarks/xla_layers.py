@@ -47,10 +47,11 @@ SMALL_IMAGES = [(2, 64, 64, 128), (2, 32, 32, 256), (2, 16, 16, 512)]
 SMALL_SAMPLES = [*UNET[2:], (1, 128, 128, 64), (1, 64, 64, 256)]
 # Queries and keys of transformers that normalize them, as Qwen3 does, and turn them by position.
 HEADS = [(131072, 128), (32768, 128), (32768, 256)]
+WINDOWS = [(200704, 96), (50176, 192), (16384, 768)]
 # fmt: off
 WHAT = (
     "seeds", "groups", "neighbours", "kinds", "activations", "volumes", "colours", "sums", "small",
-    "heads",
+    "heads", "moves",
 )
 # fmt: on
 # Images of three colours, as benchmark_keras_layers.py has them.
@@ -152,6 +153,13 @@ def cases(what: str, quick: bool) -> list[Case]:
                 found.append(Case("rms", HEADS[0], dtype, backward))
                 found.append(Case("layer", HEADS[0], dtype, backward, "parts"))
                 found += [Case("rms", s, dtype, backward, "parts") for s in shapes]
+        if what == "moves":
+            for dtype in types:
+                found += [Case("layer", s, dtype, backward, "moved") for s in WINDOWS]
+                found.append(Case("rms", MODELS[0], dtype, backward, "moved"))
+            squeezed = (*IMAGES[:2], *IMAGES[4:6])
+            found += [Case("group 32", s, "bfloat16", backward, "squeezed") for s in squeezed]
+            found.append(Case("group 32", IMAGES[0], "float32", backward, "squeezed"))
     if quick:
         found = [dataclasses.replace(c, shape=tiny(c)) for c in found]
     return [dataclasses.replace(c, links=links(c)) for c in found]
@@ -171,7 +179,9 @@ def first(shape: tuple[int, ...]) -> tuple[int, ...]:
 def tiny(case: Case) -> tuple[int, ...]:
     channels = 1 if case.kind.endswith("first") else len(case.shape) - 1
     grouped = case.kind.startswith("group")
-    return tuple(64 if grouped and i == channels else min(n, 6) for i, n in enumerate(case.shape))
+    rows = 512 if case.neighbours == "moved" else 6
+    sizes = [rows if i == 0 else min(n, 6) for i, n in enumerate(case.shape)]
+    return tuple(64 if grouped and i == channels else n for i, n in enumerate(sizes))
 
 
 def links(case: Case) -> int:
@@ -194,6 +204,13 @@ def rotated(x: tf.Tensor) -> tf.Tensor:
     angles = tf.exp(-tf.cast(tf.range(x.shape[-1] // 2), tf.float32) / 8)
     angles = tf.cast(tf.concat([angles, angles], axis=-1), x.dtype)
     return x * tf.cos(angles) + tf.concat([-right, left], axis=-1) * tf.sin(angles)
+
+
+def in_windows(x: tf.Tensor) -> tf.Tensor:
+    """Rows of images of 8 x 64, one image after another, in windows of 8 x 8."""
+    rows, columns = x.shape
+    images = tf.reshape(x, [-1, 8, 8, 8, columns])
+    return tf.reshape(tf.transpose(images, [0, 2, 1, 3, 4]), [rows, columns])
 
 
 def make_layer(case: Case) -> keras.layers.Layer:
@@ -240,6 +257,11 @@ def function(case: Case) -> Callable[..., Any]:
                 x = tf.nn.gelu(x)
             elif case.neighbours == "parts":
                 x = rotated(x)
+            elif case.neighbours == "moved":
+                x = in_windows(x)
+            elif case.neighbours == "squeezed":
+                axes = list(range(1, len(x.shape) - 1))
+                x = x * tf.sigmoid(tf.reduce_mean(x, axes, keepdims=True))
             x = barrier(x)
         return x
 
