@@ -78,7 +78,8 @@ class OperandReader {
     if (!info.rank_known) info.dims.assign(sizes.size(), -1);
     info.rank_known = true;
     for (size_t i = 0; i < sizes.size(); ++i) {
-      if (info.dims[i] < 0 && sizes[i] >= 0) info.dims[i] = sizes[i];
+      if (info.dims[i] < -1 && sizes[i] < -1) shapes_->Equate(info.dims[i], sizes[i]);
+      if (info.dims[i] == -1 || (info.dims[i] < 0 && sizes[i] >= 0)) info.dims[i] = sizes[i];
     }
     shapes_->SetOutput(tensor, info);
   }
@@ -111,12 +112,9 @@ class OperandReader {
       const auto constant = IntConstant(view_, node);
       return constant ? KnownSizes(constant->values) : std::nullopt;
     }
-    if (op == "Shape") {
-      const TensorInfo& info = shapes_->Get(inputs[0]);
-      if (!info.rank_known) return std::nullopt;
-      std::vector<int64_t> sizes = info.dims;
-      for (int64_t& size : sizes) size = std::max<int64_t>(size, -1);
-      return sizes;
+    if (op == "Shape" || op == "ShapeN") {
+      const TensorInfo& info = shapes_->Get(inputs[tensor.port]);
+      return info.rank_known ? KnownSizes(info.dims) : std::nullopt;
     }
     if (op == "Identity" || op == "Snapshot" || op == "Cast" || op == "ExpandDims") {
       return Entries(inputs[0], depth);

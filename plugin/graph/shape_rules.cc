@@ -141,7 +141,7 @@ Sizes Tiled(const GraphView& view, int node, std::vector<int64_t> sizes) {
   const auto multiples = ConstantOperand(view, view.inputs(node)[1].node);
   if (!multiples || multiples->size() != sizes.size()) return std::nullopt;
   for (size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] >= 0) sizes[i] *= (*multiples)[i];
+    if ((*multiples)[i] != 1) sizes[i] = sizes[i] < 0 ? -1 : sizes[i] * (*multiples)[i];
   }
   return sizes;
 }

@@ -72,16 +72,39 @@ const TensorInfo& Shapes::Get(TensorId tensor) const {
         }
       }
     }
-    found = known_.emplace(tensor.node, std::move(outputs)).first;
+    found = known_.emplace(tensor.node, Outputs{std::move(outputs)}).first;
   }
-  if (tensor.port >= static_cast<int>(found->second.size())) return *kUnknown;
-  return found->second[tensor.port];
+  Outputs& outputs = found->second;
+  if (outputs.equated < equal_.size()) {
+    for (TensorInfo& info : outputs.infos) {
+      for (int64_t& size : info.dims) size = Representative(size);
+    }
+    outputs.equated = equal_.size();
+  }
+  if (tensor.port >= static_cast<int>(outputs.infos.size())) return *kUnknown;
+  return outputs.infos[tensor.port];
+}
+
+int64_t Shapes::Representative(int64_t size) const {
+  for (auto found = equal_.find(size); found != equal_.end(); found = equal_.find(size)) {
+    size = found->second;
+  }
+  return size;
+}
+
+void Shapes::Equate(int64_t a, int64_t b) {
+  a = Representative(a);
+  b = Representative(b);
+  if (a != b) equal_[a] = b;
 }
 
 void Shapes::SetOutput(TensorId tensor, TensorInfo info) {
   Get(tensor);
-  std::vector<TensorInfo>& outputs = known_[tensor.node];
-  if (tensor.port < static_cast<int>(outputs.size())) outputs[tensor.port] = std::move(info);
+  Outputs& outputs = known_[tensor.node];
+  outputs.equated = 0;
+  if (tensor.port < static_cast<int>(outputs.infos.size())) {
+    outputs.infos[tensor.port] = std::move(info);
+  }
 }
 
 }  // namespace nv_norms

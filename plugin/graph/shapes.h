@@ -35,14 +35,24 @@ class Shapes {
   absl::Status Infer(bool feeds_fit);
   const TensorInfo& Get(TensorId tensor) const;
   // For nodes that an edit made.
-  void Set(int node, std::vector<TensorInfo> outputs) { known_[node] = std::move(outputs); }
+  void Set(int node, std::vector<TensorInfo> outputs) { known_[node] = {std::move(outputs)}; }
   // For one output of a node of which inference says too little.
   void SetOutput(TensorId tensor, TensorInfo info);
+  // Takes two unknown sizes, numbers less than -1, for one, in all tensors.
+  void Equate(int64_t a, int64_t b);
 
  private:
+  struct Outputs {
+    std::vector<TensorInfo> infos;
+    size_t equated = 0;  // how many of equal_ are used in them
+  };
+
+  int64_t Representative(int64_t size) const;
+
   TF_GraphProperties* properties_;
   const GraphView* view_;
-  mutable std::unordered_map<int, std::vector<TensorInfo>> known_;
+  mutable std::unordered_map<int, Outputs> known_;
+  std::unordered_map<int64_t, int64_t> equal_;  // an unknown size -> another that it equals
 };
 
 }  // namespace nv_norms

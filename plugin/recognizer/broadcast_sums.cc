@@ -32,8 +32,10 @@ Operand OperandOf(const GraphView& view, const Shapes& shapes, TensorId axes, in
     operand.sizes.rank_known = true;
     operand.sizes.dims.assign(info.dims[0], -1);
   }
-  // Those are in another order than x's.
-  if (permuted) operand.sizes.dims.assign(operand.sizes.dims.size(), -1);
+  // Nobody knows the order of numbers; a tensor's own sizes are in its order, which x has, too.
+  if (permuted && !operand.of.valid()) {
+    operand.sizes.dims.assign(operand.sizes.dims.size(), -1);
+  }
   return operand;
 }
 

@@ -69,8 +69,10 @@ BETWEEN = {"nothing": tf.identity, "relu": tf.nn.relu, "silu": tf.nn.silu, "tanh
 CASES = [
     *((2, False, between) for between in BETWEEN),
     (3, False, "relu"),
-    # Without an activation y and what it is added to are one sum, and which is larger is unknown.
     (2, True, "silu"),
+    # Without an activation y and what it is added to are one sum: which is larger is to be told.
+    (2, True, "nothing"),
+    (3, True, "nothing"),
 ]
 
 

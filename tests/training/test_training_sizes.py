@@ -122,6 +122,43 @@ def assert_close(got: tf.Tensor, exact: np.ndarray) -> None:
     np.testing.assert_allclose(got, exact, 1e-4, 1e-5 * np.abs(exact).max())
 
 
+# What makes twice as many rows of one, and the gradient of that one.
+LARGER = {
+    "tiled": (lambda x: tf.tile(x, [2, 1]), lambda d: d.sum(0, keepdims=True)),
+    "joined": (lambda x: tf.concat([x, x], 0), lambda d: d.sum(0, keepdims=True)),
+    "padded": (lambda x: tf.pad(x, [[0, 1], [0, 0]]), lambda d: d[:1]),
+}
+
+
+@pytest.mark.usefixtures("every_norm")
+@pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
+@pytest.mark.parametrize("larger", LARGER)
+def test_norm_of_one_row_beside_two(rng, larger: str, jit: bool) -> None:
+    """The number of rows is unknown: whoever takes the two sums' sizes for one loses a sum."""
+    more, back = LARGER[larger]
+    x = rng.normal(1.0, 2.0, (1, 8)).astype(np.float32)
+    gamma = tf.Variable(rng.uniform(0.5, 2.0, 8).astype(np.float32))
+    w = rng.normal(size=(2, 8)).astype(np.float32)
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 8))] * 2, jit_compile=jit)
+    def step(x: tf.Tensor, w: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+            y = tf.nn.batch_normalization(x, mean, variance, None, gamma, EPSILON) + more(x)
+            loss = tf.reduce_sum(tf.square(y) * w)
+        return [y, *tape.gradient(loss, [x, gamma])]
+
+    y, dx, dgamma = step(tf.constant(x), tf.constant(w))
+    wide = x.astype(np.float64)
+    exact = oracle.layer_norm(wide, gamma.numpy(), epsilon=EPSILON).y + more(wide).numpy()
+    np.testing.assert_allclose(y, exact, 1e-4, 1e-4)
+    dy = 2.0 * exact * w
+    wanted = oracle.backward(dy.sum(0, keepdims=True), wide, gamma.numpy(), (1,), (1,), EPSILON)
+    assert_close(dx, wanted.dx + back(dy))
+    assert_close(dgamma, wanted.dgamma)
+
+
 def test_gradient_that_two_read_in_its_own_shape(rng) -> None:
     """dx in groups of unknown sizes, which more than a Reshape reads: it stays, with a reason."""
 
