@@ -174,7 +174,11 @@ std::vector<DyCandidate> DyCandidates(const GraphView& view, const Shapes& shape
       return;
     }
   });
-  // What is none is long to try, and of these few are: dy is one if the loss is of y alone.
+  // What is none is long to try. It may have the sizes in another order, before a Transpose, where
+  // they are unknown; and of those that follow from y few are one: if the loss is of y alone.
+  std::stable_partition(found.begin(), found.end(), [&](const DyCandidate& candidate) {
+    return HasSurelyShapeOf(shapes, candidate.dy, candidate.like);
+  });
   std::stable_partition(found.begin(), found.end(), [&](const DyCandidate& candidate) {
     return !FollowsFromY(view, forward, candidate.dy);
   });
