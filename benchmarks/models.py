@@ -139,13 +139,15 @@ def bert(small: bool) -> Task:
     return _task(keras.Model(backbone.input, y), x, random, batch)
 
 
-def decoder(small: bool, name: str, layers: int, width: int, batch: int, **options: int) -> Task:
+def decoder(
+    small: bool, backbone: str, layers: int, width: int, batch: int, **options: int
+) -> Task:
     """A decoder of keras-hub with RMS norms, sequences of 1024 tokens."""
     import keras_hub
 
     layers, width, batch, length = (2, 64, 2, 16) if small else (layers, width, batch, 1024)
     vocabulary = 1000 if small else 32000
-    backbone = getattr(keras_hub.models, name)(
+    model = getattr(keras_hub.models, backbone)(
         vocabulary_size=vocabulary,
         num_layers=layers,
         num_query_heads=width // 64,
@@ -157,8 +159,8 @@ def decoder(small: bool, name: str, layers: int, width: int, batch: int, **optio
     random = np.random.default_rng(SEED)
     tokens = random.integers(0, vocabulary, (batch, length)).astype(np.int32)
     x = {"token_ids": tokens, "padding_mask": np.ones_like(tokens)}
-    inputs = {name: keras.Input((length,), dtype="int32") for name in x}
-    y = keras.layers.Dense(1, dtype="float32")(backbone(inputs))
+    inputs = {of: keras.Input((length,), dtype="int32") for of in x}
+    y = keras.layers.Dense(1, dtype="float32")(model(inputs))
     return _task(keras.Model(inputs, y), x, random, batch)
 
 
