@@ -47,6 +47,7 @@ SMALL_IMAGES = [(2, 64, 64, 128), (2, 32, 32, 256), (2, 16, 16, 512)]
 SMALL_SAMPLES = [*UNET[2:], (1, 128, 128, 64), (1, 64, 64, 256)]
 # Queries and keys of transformers that normalize them, as Qwen3 does, and turn them by position.
 HEADS = [(131072, 128), (32768, 128), (32768, 256)]
+# Swin's first two stages, and rows as BERT's.
 WINDOWS = [(200704, 96), (50176, 192), (16384, 768)]
 # fmt: off
 WHAT = (
@@ -180,7 +181,7 @@ def tiny(case: Case) -> tuple[int, ...]:
     channels = 1 if case.kind.endswith("first") else len(case.shape) - 1
     grouped = case.kind.startswith("group")
     rows = 512 if case.neighbours == "moved" else 6
-    sizes = [rows if i == 0 else min(n, 6) for i, n in enumerate(case.shape)]
+    sizes = [min(n, rows if i == 0 else 6) for i, n in enumerate(case.shape)]
     return tuple(64 if grouped and i == channels else n for i, n in enumerate(sizes))
 
 
