@@ -78,8 +78,12 @@ class OperandReader {
     if (!info.rank_known) info.dims.assign(sizes.size(), -1);
     info.rank_known = true;
     for (size_t i = 0; i < sizes.size(); ++i) {
-      if (info.dims[i] < -1 && sizes[i] < -1) shapes_->Equate(info.dims[i], sizes[i]);
-      if (info.dims[i] == -1 || (info.dims[i] < 0 && sizes[i] >= 0)) info.dims[i] = sizes[i];
+      int64_t& size = info.dims[i];
+      if (size < -1 && sizes[i] < -1) {
+        shapes_->Equate(size, sizes[i]);
+      } else if (size < 0 && sizes[i] != -1) {
+        size = sizes[i];
+      }
     }
     shapes_->SetOutput(tensor, info);
   }

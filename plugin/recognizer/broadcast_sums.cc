@@ -18,23 +18,20 @@ struct Operand {
 
 Operand OperandOf(const GraphView& view, const Shapes& shapes, TensorId axes, int slot) {
   TensorId sizes = view.inputs(axes.node)[slot];
+  // A tensor's own sizes are in its order, which x has, too; numbers are in another one then.
   const bool permuted = view.op(sizes.node) == "DataFormatVecPermute";
   if (permuted) sizes = view.inputs(sizes.node)[0];
   Operand operand;
   if (view.op(sizes.node) == "Shape") {
     operand.of = view.inputs(sizes.node)[0];
     operand.sizes = shapes.Get(operand.of);
-  } else if (const auto numbers = IntConstant(view, sizes.node)) {
+  } else if (const auto numbers = IntConstant(view, sizes.node); numbers && !permuted) {
     operand.sizes.rank_known = true;
     operand.sizes.dims = numbers->values;
   } else if (const TensorInfo& info = shapes.Get(sizes);
              info.rank_known && info.dims.size() == 1 && info.dims[0] >= 0) {
     operand.sizes.rank_known = true;
     operand.sizes.dims.assign(info.dims[0], -1);
-  }
-  // Nobody knows the order of numbers; a tensor's own sizes are in its order, which x has, too.
-  if (permuted && !operand.of.valid()) {
-    operand.sizes.dims.assign(operand.sizes.dims.size(), -1);
   }
   return operand;
 }
