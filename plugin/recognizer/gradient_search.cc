@@ -214,10 +214,17 @@ class GradientSearch {
   void Visit(const std::vector<int>& candidates, size_t count) {
     const bool wants_dgamma = forward_.gamma.valid();
     const bool wants_dbeta = forward_.beta.valid() || (forward_.lone && wants_dgamma);
+    std::unordered_set<int> behind_dx;
     for (size_t i = 0; i < count; ++i) {
       const int node = candidates[i];
       // What nobody asks for is no gradient to take in; its type may be unknown, too.
       if (MakesY(node) || !view_.live(node)) continue;
+      // Where x goes on beside the norm, the gradient of all that comes before x follows from dx:
+      // each norm there may take a restart, and none of it is dgamma or dbeta.
+      if (FollowsDx(node, behind_dx)) {
+        behind_dx.insert(node);
+        continue;
+      }
       const std::string& op = view_.op(node);
       const TensorId tensor{node, 0};
       if (wants_dgamma || wants_dbeta) {
@@ -234,6 +241,13 @@ class GradientSearch {
                             match_.dbeta.valid() == wants_dbeta;
       if (complete) return;
     }
+  }
+
+  bool FollowsDx(int node, const std::unordered_set<int>& behind_dx) const {
+    const std::vector<TensorId>& inputs = view_.inputs(node);
+    return std::any_of(inputs.begin(), inputs.end(), [&](TensorId input) {
+      return input == match_.dx || behind_dx.count(input.node) > 0;
+    });
   }
 
   // Where dy is gamma itself, of one row, xhat * gamma is both dgamma and y.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from training_norms import CENTRED, FOUR, GROUP, LAYER, LLAMA, MOMENTS, RMS, TF_KERAS_LAYER, Norm
-from training_steps import check, normal, spec
+from training_steps import assert_as_close_as_stock, check, normal, run_both, spec, step_of
 
 NORMS = pytest.mark.parametrize(
     "norm",
@@ -72,6 +72,33 @@ def test_residual_around_norm_and_matmul(rng, norm: Norm) -> None:
         return tf.reduce_sum((x + layer(x) @ w) * dy)
 
     _check(rng, norm, layer, loss, [*variables, w], [x, dy], [dx + dy, *rest, dw])
+
+
+@pytest.mark.parametrize("norm", FOUR, ids=lambda norm: norm.name)
+def test_forty_blocks_around_norms(rng, norm: Norm) -> None:
+    """x + tanh(norm(x)) again and again: each gradient is whole, however deep the network is."""
+    x, dy = normal(rng, *norm.shape), normal(rng, *norm.shape)
+    blocks = [norm.parameters(rng) for _ in range(40)]
+    layers, variables = zip(*(norm.build(values) for values in blocks), strict=True)
+    inputs = [np.float64(x)]
+    for values in blocks:
+        inputs.append(inputs[-1] + np.tanh(norm.forward(inputs[-1], values)))
+    exact, dx = [], np.float64(dy)
+    for x_of, values in zip(inputs[-2::-1], blocks[::-1], strict=True):
+        behind = dx * (1 - np.tanh(norm.forward(x_of, values)) ** 2)
+        more, *rest = norm.backward(behind, x_of, values)
+        exact, dx = rest + exact, dx + more
+
+    def function(x):
+        for layer in layers:
+            x = x + tf.tanh(layer(x))
+        return x
+
+    make = step_of(function, [v for own in variables for v in own], x, dy)
+    stock, fused, report = run_both(make, [x, dy])
+    assert_as_close_as_stock(stock, fused, [inputs[-1], dx, *exact], units=32)
+    found = [record.outputs for record in report if record.fused and record.direction == "backward"]
+    assert [len(outputs) for outputs in found] == [1 + len(blocks[0])] * 40
 
 
 @NORMS
