@@ -22,7 +22,7 @@ WINDOWS = [(200704, 96), (50176, 192), (16384, 768)]
 # fmt: off
 WHAT = (
     "seeds", "groups", "neighbours", "kinds", "activations", "volumes", "colours", "sums", "small",
-    "heads", "moves",
+    "heads", "moves", "skips",
 )
 # fmt: on
 # Images of three colours, as benchmark_keras_layers.py has them.
@@ -41,7 +41,9 @@ class Case:
     neighbours: of "", "residual", "activation" (gelu), "both"; "activation inside" and "both
       inside" if the fused op is to compute the activation, too, a leaky_relu after an instance or
       group norm; "silu inside" and "both silu inside" if that is silu; "sum" and "both sum" if
-      another tensor is added to y.
+      another tensor is added to y; "parts" and "moved" if y is read in halves, or in another order;
+      "squeezed" if the means of its channels are multiplied with it; "skip" if x is a sum that goes
+      on beside the norm.
     """
 
     kind: str
@@ -131,6 +133,12 @@ def cases(what: str, quick: bool) -> list[Case]:
             squeezed = (*IMAGES[:2], *IMAGES[4:6])
             found += [Case("group 32", s, "bfloat16", backward, "squeezed") for s in squeezed]
             found.append(Case("group 32", IMAGES[0], "float32", backward, "squeezed"))
+        if what == "skips":
+            for dtype in types:
+                shapes = (*MODELS, *SMALL_ROWS)
+                found += [
+                    Case(k, s, dtype, backward, "skip") for k in ("layer", "rms") for s in shapes
+                ]
     if quick:
         found = [dataclasses.replace(c, shape=tiny(c)) for c in found]
     return [dataclasses.replace(c, links=links(c)) for c in found]

@@ -130,6 +130,7 @@ def _norm(
         activation_inside=slope != 1.0 or silu,
         silu=silu,
         goes_on=record["goes_on"],
+        skip=x is not None and _is_summed(x),
     )
 
 
@@ -153,17 +154,23 @@ def _is_any(tensor: Any, names: Collection[str]) -> bool:
 
 
 def _source(tensor: Any) -> Any:
+    """The tensor that this one is a view of."""
     *_, source = _behind_views(tensor)
-    return source.op
+    return source
 
 
 def _producer(tensor: Any) -> str:
-    op = _source(tensor)
+    op = _source(tensor).op
     if op.type == "BiasAdd":  # which XLA has a convolution's kernel do
-        biased = _source(op.inputs[0])
+        biased = _source(op.inputs[0]).op
         if biased.type in _trace_layout.CONVOLUTIONS:
             return biased.type
     return op.type
+
+
+def _is_summed(x: Any) -> bool:
+    """Whether x, or what it is a view of, is a term of a sum."""
+    return not _xla_rule.SUMS.isdisjoint(_readers(_source(x)))
 
 
 def _readers(tensor: Any) -> tuple[str, ...]:

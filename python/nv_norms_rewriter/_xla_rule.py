@@ -46,11 +46,18 @@ _ELEMENTWISE = frozenset((
 # fmt: on
 
 # At the end of a ResNet's block y and the block's x are added. XLA computes that with the norm.
-_SUMS = frozenset(("Add", "AddN", "AddV2"))
+SUMS = frozenset(("Add", "AddN", "AddV2"))
 
 # Rotary position embeddings read y and its halves; XLA computes them with the norm. (Fourteen norms
 # of queries before them, fused, took Qwen3's prediction on an H200 from 17.4 to 17.8 ms.)
 _PARTS = frozenset(("Slice", "Split", "SplitV", "StridedSlice", "Unpack"))
+
+# Windows of an image, as transformers for images cut them out of y.
+_MOVES = frozenset(("MirrorPad", "Pad", "PadV2", "Reverse", "ReverseV2", "Roll", "Transpose"))
+
+# Channels' means, as squeezing nets multiply y with what follows from them; or a pool at a net's
+# end.
+_MEANS = frozenset(("Max", "Mean", "Min", "Sum"))
 
 # Where nothing of a kind was measured, what stands in for it: an activation outside is no faster
 # than one inside, and a sum is one more op that XLA computes with the norm, as an activation is.
@@ -63,6 +70,11 @@ _STANDS_IN = {
     "both sum": "both",
     "parts": "activation",
     "both parts": "both",
+    "moved": "activation",
+    "both moved": "both",
+    "squeezed": "activation",
+    "both squeezed": "both",
+    "skip": "residual",
 }
 
 # A scale of each sample is multiplied with y, and with dy, outside of the fused op where that does
@@ -95,6 +107,7 @@ class Norm:
       activation_inside: whether y comes out of an activation that the fused op computes, too.
       silu: whether that is silu.
       goes_on: whether y is scaled or shifted for each sample, beside the fused op.
+      skip: whether x is a term of another sum, too, as beside a transformer's norms.
     """
 
     kind: str
@@ -110,6 +123,7 @@ class Norm:
     activation_inside: bool = False
     silu: bool = False
     goes_on: bool = False
+    skip: bool = False
 
 
 class Measured(NamedTuple):
@@ -123,7 +137,10 @@ class Measured(NamedTuple):
       neighbours: elementwise ops around it: "", "residual" (before), "activation" (after), "both";
         "activation inside", "both inside" where the fused op computes the one after it; "silu
         inside", "both silu inside" where that is silu; "sum", "both sum" where another tensor is
-        added to y; "parts", "both parts" where they read parts of y.
+        added to y; "parts", "both parts" where they read parts of y; "moved", "both moved" where
+        they read it in another order; "squeezed", "both squeezed" where they read channels' means;
+        "skip" where what is before is a sum that goes on beside the norm, and the gradients are
+        sums.
       run: innermost elements that lie together: a row, the channels, or a channel's positions.
       size: how many elements share a mean.
       elements: of x.
@@ -285,15 +302,18 @@ def _case(norm: Norm) -> _Case:
 def _neighbours(norm: Norm) -> str:
     after = ""
     # With one more op after an activation, XLA computes both with the norm, and the fused op one.
-    if norm.readers and _ELEMENTWISE.issuperset(norm.readers):
-        after = "sum" if _SUMS.issuperset(norm.readers) else "activation"
-    elif norm.readers and (_ELEMENTWISE | _PARTS).issuperset(norm.readers):
-        after = "parts"
+    readers = frozenset(norm.readers)
+    if readers and readers <= _ELEMENTWISE:
+        after = "sum" if readers <= SUMS else "activation"
+    elif readers and readers <= _ELEMENTWISE | _PARTS | _MOVES | _MEANS:
+        after = "squeezed" if readers & _MEANS else "moved" if readers & _MOVES else "parts"
     elif norm.activation_inside:
         after = "silu inside" if norm.silu else "activation inside"
     if norm.producer not in _ELEMENTWISE:
         return after
-    return f"both {after.removeprefix('activation').strip()}".strip() if after else "residual"
+    if not after:
+        return "skip" if norm.skip else "residual"
+    return f"both {after.removeprefix('activation').strip()}".strip()
 
 
 def _described(case: _Case) -> str:
@@ -316,6 +336,11 @@ def _described(case: _Case) -> str:
         "both sum": "elementwise ops before, a sum after",
         "parts": "elementwise ops after, of parts of it",
         "both parts": "elementwise ops on both sides, of parts of it",
+        "moved": "what moves its elements after",
+        "both moved": "elementwise ops before, what moves its elements after",
+        "squeezed": "means of it after",
+        "both squeezed": "elementwise ops before, means of it after",
+        "skip": "a sum before, which goes on beside it",
     }
     return ", ".join(filter(None, [*words, near[case.neighbours]]))
 

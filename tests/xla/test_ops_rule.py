@@ -18,6 +18,9 @@ TABLE = (
     ("layer_norm", "rows", 4, True, "residual", 768, 768, 16384 * 768, 1.35, "16384 x 768"),
     ("layer_norm", "rows", 4, True, "activation", 768, 768, 16384 * 768, 0.9, "16384 x 768"),
     ("layer_norm", "rows", 4, True, "parts", 768, 768, 16384 * 768, 1.2, "16384 x 768"),
+    ("layer_norm", "rows", 4, True, "moved", 768, 768, 16384 * 768, 1.21, "16384 x 768"),
+    ("layer_norm", "rows", 4, True, "squeezed", 768, 768, 16384 * 768, 0.92, "16384 x 768"),
+    ("layer_norm", "rows", 4, True, "skip", 768, 768, 16384 * 768, 0.93, "16384 x 768"),
     ("layer_norm", "rows", 4, True, "", 8192, 8192, 16384 * 8192, 1.04, "16384 x 8192"),
     ("layer_norm", "rows", 2, True, "", 768, 768, 16384 * 768, 1.55, "16384 x 768"),
     ("layer_norm", "rows", 2, True, "", 100, 100, 10**8, 0.99, "1000000 x 100"),
@@ -113,6 +116,10 @@ ADDED = {"producer": "AddV2", "readers": ("AddN",)}
         ("layer_norm", (8000, 2, 384), (1, 2), {}),
         ("layer_norm", (16384, 768), (-1,), {"readers": ("Mul", "Split")}),
         ("layer_norm", (16384, 768), (-1,), {"readers": ("MatMul", "Split")}),
+        ("layer_norm", (16384, 768), (-1,), {"readers": ("Mul", "Split", "Transpose")}),
+        ("layer_norm", (16384, 768), (-1,), {"readers": ("MatMul", "Mean")}),
+        ("layer_norm", (16384, 768), (-1,), {"skip": True}),
+        ("layer_norm", (16384, 768), (-1,), {"producer": "AddV2"}),
         ("layer_norm", (None, 512, 768), (2,), {"producer": "AddV2"}),
         ("layer_norm", (16384, 768), (-1,), HALF),
         ("layer_norm", (16384, 768), (-1,), {"dtype": "float16"}),
@@ -190,6 +197,26 @@ NOT_MEASURED = "nothing like it was measured"
             "layer_norm", (16384, 768), (-1,), {"readers": ("Slice",), "producer": "Mul"},
             "elementwise ops on both sides, of parts of it",
         ),
+        (
+            "layer_norm", (16384, 768), (-1,), {"readers": ("Mean", "Mul", "Transpose")},
+            "0.92 times as fast",
+        ),
+        (
+            "layer_norm", (16384, 768), (-1,), {"producer": "AddV2", "skip": True},
+            "0.93 times as fast",
+        ),
+        (  # of what is summed and read twice nothing else was measured
+            "layer_norm", (16384, 768), (-1,), HALF | {"producer": "AddV2", "skip": True},
+            "a sum before, which goes on beside it",
+        ),
+        (  # as elementwise ops after it, where nothing that was moved or squeezed was measured
+            "instance_norm", (2, 48, 48, 48, 64), (1, 2, 3),
+            INSIDE | {"readers": ("Mean", "Mul")}, "0.80 times as fast",
+        ),
+        (
+            "instance_norm", (2, 48, 48, 48, 64), (1, 2, 3),
+            LAST | HALF | {"readers": ("Roll",)}, "0.80 times as fast",
+        ),
         ("layer_norm", (16384, 766), (-1,), {}, NOT_MEASURED),
         ("layer_norm", (16384, 768), (-1,), FORWARD, NOT_MEASURED),
         ("layer_norm", (16384, 768), (-1,), HALF | {"producer": "AddV2"}, NOT_MEASURED),
@@ -246,6 +273,18 @@ def test_the_others_are_left_with_a_reason(
 MEASURED = [(device, m) for device, lines in _xla_rule.MEASURED.items() for m in lines]
 
 
+# Who reads y there; else MatMul.
+READERS = {
+    "activation": ("Tanh",),
+    "both": ("Tanh",),
+    "sum": ("AddV2",),
+    "both sum": ("AddV2",),
+    "parts": ("Mul", "Split"),
+    "moved": ("Transpose",),
+    "squeezed": ("Mean", "Mul"),
+}
+
+
 @pytest.mark.parametrize(
     "device,m",
     MEASURED,
@@ -268,14 +307,9 @@ def test_each_measured_case_decides_itself(device: str, m: _xla_rule.Measured) -
         axes,
         dtype=dtype,
         gradient="fused" if m.gradient else "",
-        producer="AddV2" if m.neighbours.startswith(("residual", "both")) else "MatMul",
-        readers=("AddV2",)
-        if m.neighbours.endswith("sum")
-        else ("Tanh",)
-        if m.neighbours in ("activation", "both")
-        else ("Mul", "Split")
-        if m.neighbours == "parts"
-        else ("MatMul",),
+        producer="AddV2" if m.neighbours.startswith(("residual", "both", "skip")) else "MatMul",
+        readers=READERS.get(m.neighbours, ("MatMul",)),
+        skip=m.neighbours == "skip",
         activation_inside=m.neighbours.endswith("inside"),
         silu="silu" in m.neighbours,
         data_format=data_format,

@@ -108,6 +108,36 @@ def test_neighbours_behind_views_and_custom_gradients(
     assert norms[0].readers == ("Mul",) and norms[1].readers == ()
 
 
+@pytest.mark.parametrize("differentiated", [False, True])
+def test_a_sum_that_goes_on_beside_the_norm(
+    layers: list[Layer], x: tf.Tensor, differentiated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what is summed again is a skip: not what a norm and its own gradient read."""
+    norms: list[_xla_rule.Norm] = []
+    monkeypatch.setattr(_xla_rule, "why_left", lambda norm: norms.append(norm) or "no")
+    nv_norms_rewriter.configure(xla="auto")
+    first, second, third = layers
+    matrix = tf.eye(x.shape[-1])
+
+    @tf.function(jit_compile=True, autograph=False)
+    def function(x: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            h = tf.sin(x) + tf.cos(x)
+            h = tf.reshape(h, [-1, x.shape[-1]]) + tf.matmul(
+                tf.reshape(first(h), [-1, x.shape[-1]]), matrix
+            )
+            y = third(tf.cos(second(tf.abs(h))))
+        return [y, *([tape.gradient(y, x)] if differentiated else [])]
+
+    function.get_concrete_function(x)
+    assert [(norm.producer, norm.skip) for norm in norms] == [
+        ("AddV2", True),
+        ("Abs", False),
+        ("Cos", False),
+    ]
+
+
 @pytest.mark.parametrize("convolves", [True, False])
 def test_bias_of_a_convolution_is_the_convolutions(
     convolves: bool, monkeypatch: pytest.MonkeyPatch
