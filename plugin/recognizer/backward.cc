@@ -108,6 +108,24 @@ bool HasInside(const GraphView& view, TensorId dy, TensorId gamma) {
   return !at_the_end && view.DependsOn(dy.node, {gamma.node});
 }
 
+// Whether the gradient is that of another norm of the same x: dgamma and dbeta are then the same,
+// but follow from that norm's root, and dx has its gamma in it. A dbeta alone is a Sum of dy,
+// whoever's it is, and costs no less in the op.
+bool IsOfAnotherNorm(const GraphView& view, const ForwardMatch& forward,
+                     const BackwardMatch& match) {
+  if (match.dx.valid()) return false;
+  if (!match.dgamma.valid()) return true;
+  std::unordered_set<int> seen = {match.dy.node, forward.x.node};
+  std::vector<int> nodes = {match.dgamma.node};
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (nodes[i] == forward.statistics.anchor.node) return false;
+    for (const TensorId& input : view.inputs(nodes[i])) {
+      if (seen.insert(input.node).second) nodes.push_back(input.node);
+    }
+  }
+  return true;
+}
+
 // The forward's gamma, the tensors of its shape that it is the product of, and at last none.
 std::vector<TensorId> Gammas(const GraphView& view, const Shapes& shapes,
                              const ForwardMatch& forward) {
@@ -201,7 +219,7 @@ std::vector<BackwardMatch> FindBackward(const GraphView& view, const Shapes& sha
         if (same != nullptr && IsComplete(forward, *same)) continue;
         const TriedDy tried{dy, like, factors, fit == Fit::kBroadcast};
         const BackwardMatch match = FindGradient(view, shapes, differentiated, tried, keep);
-        if (!match.found()) continue;
+        if (!match.found() || IsOfAnotherNorm(view, forward, match)) continue;
         if (same == nullptr) {
           found.push_back(match);
         } else if (score(match) > score(*same)) {

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from traced import EPSILON, SHAPE, Layer, close, found
 
+import nv_norms_rewriter
 import oracle
 
 pytestmark = pytest.mark.usefixtures("every_norm")
@@ -181,3 +183,36 @@ def test_branches_with_the_tape_outside(layer: Layer, x: tf.Tensor, dy: tf.Tenso
         return tf.cond(positive, lambda: layer(x), lambda: layer(2.0 * x))
 
     check_differentiated(layer, lambda x: function(x, tf.constant(True)), x, dy)
+
+
+@pytest.mark.parametrize("batch", [4, None])
+def test_each_of_two_norms_of_one_tensor_has_its_own_gradient(
+    rng: np.random.Generator, batch: int | None
+) -> None:
+    """dgamma and dbeta of the one are what those of the other would be, had it that dy."""
+    x, dy = (rng.normal(1.0, 2.0, (4, 5, 6)).astype(np.float32) for _ in range(2))
+    layers = [keras.layers.LayerNormalization(epsilon=EPSILON) for _ in range(2)]
+    for layer in layers:
+        layer.build(x.shape)
+        layer.set_weights([rng.uniform(0.5, 1.5, 6), rng.normal(size=6)])
+    params = [v.value for layer in layers for v in layer.trainable_variables]
+    spec = tf.TensorSpec((batch, 5, 6), tf.float32)
+
+    @tf.function(jit_compile=True, autograph=False, input_signature=[spec, spec])
+    def function(x: tf.Tensor, dy: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = x + tf.tanh(layers[0](x)) + tf.sin(layers[1](x))
+        return tape.gradient(y, [x, *params], dy)
+
+    got = function(x, dy)
+    records = [r for r in nv_norms_rewriter.report() if r.direction == "backward"]
+    assert [(r.fused, len(r.outputs)) for r in records] == [(True, 3)] * 2
+    dx, expected = np.float64(dy), []
+    for layer, slope in zip(layers, (lambda y: 1 - np.tanh(y) ** 2, np.cos), strict=True):
+        gamma, beta = (np.float64(v) for v in layer.get_weights())
+        y = oracle.layer_norm(x, gamma, beta, -1, EPSILON).y
+        more, *rest = oracle.backward(dy * slope(y), x, gamma, (2,), (2,), EPSILON)
+        dx, expected = dx + more, expected + rest
+    for actual, exact in zip(got, [dx, *expected], strict=True):
+        close(actual, exact)
