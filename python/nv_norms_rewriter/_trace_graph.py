@@ -44,6 +44,7 @@ class Edit:
         self._graph = graph
         self._before = {node.name: node for node in before.node}
         self._after = {node.name: node for node in after.node}
+        self._forwards = [node for node in after.node if node.op in FORWARD_OPS]
         self._made: dict[str, tf.Operation | None] = {}
         self._changed: dict[str, bool] = {}
         self._left: frozenset[str] = frozenset()
@@ -60,10 +61,8 @@ class Edit:
     def fused_nodes(self, output: str) -> Iterator[NodeDef]:
         """The fused forward nodes of an output: more than one where it is a sum of norms."""
         name, _ = split(output)
-        for node in self._after.values():
-            if node.op in FORWARD_OPS and (
-                node.name == name or node.name.startswith(f"{name}/{node.op}")
-            ):
+        for node in self._forwards:
+            if node.name == name or node.name.startswith(f"{name}/{node.op}"):
                 yield node
 
     def fused_ops(self, output: str) -> list[tf.Operation]:
