@@ -175,17 +175,42 @@ std::optional<double> FloatSplat(const GraphView& view, int node) {
   return FloatElement(*tensor, 0);
 }
 
-std::optional<IntTensor> IntConstant(const GraphView& view, int node) {
-  if (view.op(node) == "InvertPermutation") {
-    const int input = view.inputs(node)[0].node;
-    const auto order = view.op(input) == "Const" ? IntConstant(view, input) : std::nullopt;
-    return order ? Inverse(*order) : std::nullopt;
-  }
+namespace {
+
+std::optional<IntTensor> IntsOfConst(const GraphView& view, int node) {
   const TensorProto* tensor = ConstTensor(view, node);
   if (tensor == nullptr || tensor->tensor_shape().dim_size() > 1) return std::nullopt;
   auto ints = IntElements(view, node);
   if (!ints) return std::nullopt;
   return IntTensor{tensor->tensor_shape().dim_size() == 0, std::move(*ints)};
+}
+
+// Of Consts that are vectors, one behind the other.
+std::optional<IntTensor> Joined(const GraphView& view, int node) {
+  const std::vector<TensorId>& inputs = view.inputs(node);
+  const auto axis = IntsOfConst(view, inputs.back().node);
+  if (!axis || axis->values.size() != 1) return std::nullopt;
+  if (axis->values[0] != 0 && axis->values[0] != -1) return std::nullopt;
+  IntTensor joined{/*scalar=*/false, {}};
+  for (size_t i = 0; i + 1 < inputs.size(); ++i) {
+    const auto ints = IntsOfConst(view, inputs[i].node);
+    if (!ints || ints->scalar || joined.values.size() + ints->values.size() > kMaxInts) {
+      return std::nullopt;
+    }
+    joined.values.insert(joined.values.end(), ints->values.begin(), ints->values.end());
+  }
+  return joined;
+}
+
+}  // namespace
+
+std::optional<IntTensor> IntConstant(const GraphView& view, int node) {
+  if (view.op(node) == "ConcatV2") return Joined(view, node);
+  if (view.op(node) != "InvertPermutation") return IntsOfConst(view, node);
+  const int input = view.inputs(node)[0].node;
+  const bool is_followed = view.op(input) == "Const" || view.op(input) == "ConcatV2";
+  const auto order = is_followed ? IntConstant(view, input) : std::nullopt;
+  return order ? Inverse(*order) : std::nullopt;
 }
 
 std::optional<std::vector<int64_t>> IntElements(const GraphView& view, int node) {

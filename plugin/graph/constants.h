@@ -26,8 +26,9 @@ bool IsRoundingOf(const GraphView& view, int node, tensorflow::DataType dtype);
 
 // The value of a Const of floating type whose elements are all equal, however many there are.
 std::optional<double> FloatSplat(const GraphView& view, int node);
-// The elements of a Const of type int32 or int64 with rank 0 or 1 and at most 64 elements, or of
-// the InvertPermutation of one (the gradient of a Transpose; only Grappler's folding computes it).
+// The elements of a Const of type int32 or int64 with rank 0 or 1 and at most 64 elements, of
+// several that are joined (the order of the axes in Keras' Dense), or of the InvertPermutation of
+// either (the gradient of a Transpose): only Grappler's folding computes these.
 std::optional<IntTensor> IntConstant(const GraphView& view, int node);
 // Those of a Const of any rank, row by row.
 std::optional<std::vector<int64_t>> IntElements(const GraphView& view, int node);
