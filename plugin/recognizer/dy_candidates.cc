@@ -43,7 +43,9 @@ TensorId BehindViews(const GraphView& view, const Shapes& shapes, const ForwardM
   while (true) {
     const int node = tensor.node;
     const std::string& op = view.op(node);
-    if (op != "Identity" && op != "Reshape" && op != "Transpose" && op != "Neg" &&
+    // What comes before a Transpose of unknown order has unknown axes.
+    const bool is_turned = op == "Transpose" && IntConstant(view, view.inputs(node)[1].node);
+    if (op != "Identity" && op != "Reshape" && op != "Neg" && !is_turned &&
         !IsWideningCast(view, node) && !SumsNothing(view, shapes, node) && !pass(node)) {
       return tensor;
     }
@@ -90,10 +92,11 @@ bool FollowsFromY(const GraphView& view, const ForwardMatch& forward, TensorId t
   return true;
 }
 
-// x and the inner tensors.
+// The inner tensors, and x, which other norms may multiply with what they are differentiated by.
 std::vector<TensorId> TensorsOf(const ForwardMatch& forward) {
-  std::vector<TensorId> tensors = {forward.x};
+  std::vector<TensorId> tensors;
   for (int node : forward.core) tensors.push_back({node, 0});
+  tensors.push_back(forward.x);
   return tensors;
 }
 

@@ -183,9 +183,21 @@ class GradientSearch {
 
   bool FromDy(TensorId tensor) const { return IsFromDy(scene_, from_dy_, tensor); }
 
-  // What reads x or the forward, or follows from what does, comes first: candidates_of_norm_ nodes.
-  // The rest, the nearest to dy first, may hold a Sum of dy, and is what other branches behind the
-  // same dy do with it: each norm there may take a dozen restarts.
+  // dbeta, mostly.
+  bool IsSumOfDy(int node) const {
+    if (view_.op(node) != "Sum") return false;
+    TensorId tensor = view_.inputs(node)[0];
+    const auto is_passed = [&](int at) {  // a view, or a Sum that undoes a broadcast
+      return from_dy_.count(at) > 0 && (IsPlainView(view_.op(at)) || view_.op(at) == "Sum");
+    };
+    while (is_passed(tensor.node)) tensor = view_.inputs(tensor.node)[0];
+    return tensor == scene_.dy || tensor == scene_.before_dy;
+  }
+
+  // What reads x or the forward, or follows from what does, comes first, and Sums of dy:
+  // candidates_of_norm_ nodes. The rest, the nearest to dy first, may hold a Sum of dy behind more,
+  // and is what other branches behind the same dy do with it: each norm there may take a dozen
+  // restarts.
   std::vector<int> FindCandidates() {
     std::vector<int> nodes(from_dy_.begin(), from_dy_.end());
     std::sort(nodes.begin(), nodes.end(), [&](int a, int b) {
@@ -203,8 +215,9 @@ class GradientSearch {
         if (from_dy) hops[node] = std::max(hops[node], hops[input.node] + 1);
       }
     }
-    const auto rest = std::stable_partition(nodes.begin(), nodes.end(),
-                                            [&](int node) { return ours.count(node) > 0; });
+    const auto rest = std::stable_partition(nodes.begin(), nodes.end(), [&](int node) {
+      return ours.count(node) > 0 || IsSumOfDy(node);
+    });
     std::stable_sort(rest, nodes.end(), [&](int a, int b) { return hops[a] < hops[b]; });
     candidates_of_norm_ = rest - nodes.begin();
     return nodes;
@@ -214,6 +227,9 @@ class GradientSearch {
   void Visit(const std::vector<int>& candidates, size_t count) {
     const bool wants_dgamma = forward_.gamma.valid();
     const bool wants_dbeta = forward_.beta.valid() || (forward_.lone && wants_dgamma);
+    const auto needs_parameter = [&] {
+      return match_.dgamma.valid() != wants_dgamma || match_.dbeta.valid() != wants_dbeta;
+    };
     std::unordered_set<int> behind_dx;
     for (size_t i = 0; i < count; ++i) {
       const int node = candidates[i];
@@ -227,7 +243,7 @@ class GradientSearch {
       }
       const std::string& op = view_.op(node);
       const TensorId tensor{node, 0};
-      if (wants_dgamma || wants_dbeta) {
+      if (needs_parameter()) {
         // A batch of one is not summed over, nor are parameters of each sample: dgamma is then a
         // product, say.
         const bool unsummed = x_dims_[0].empty() || forward_.problem.per_sample;
@@ -237,9 +253,7 @@ class GradientSearch {
       }
       if (!match_.dx.valid() && MayBeDx(node)) TryDx(tensor);
       if (interpreter_->restart()) return;
-      const bool complete = match_.dx.valid() && match_.dgamma.valid() == wants_dgamma &&
-                            match_.dbeta.valid() == wants_dbeta;
-      if (complete) return;
+      if (match_.dx.valid() && !needs_parameter()) return;
     }
   }
 

@@ -216,3 +216,80 @@ def test_each_of_two_norms_of_one_tensor_has_its_own_gradient(
         dx, expected = dx + more, expected + rest
     for actual, exact in zip(got, [dx, *expected], strict=True):
         close(actual, exact)
+
+
+@pytest.mark.parametrize("batch", [4, None])
+def test_blocks_of_two_norms_each(rng: np.random.Generator, batch: int | None) -> None:
+    """x + a(x) + b(x) W, again and again: b, too, finds what it is differentiated by."""
+    x, dy = (rng.normal(1.0, 2.0, (4, 5, 6)).astype(np.float32) for _ in range(2))
+    blocks = []
+    for _ in range(3):
+        norms = [keras.layers.LayerNormalization(epsilon=EPSILON) for _ in range(2)]
+        for norm in norms:
+            norm.build(x.shape)
+            norm.set_weights([rng.uniform(0.5, 1.5, 6), rng.normal(size=6)])
+        dense = keras.layers.Dense(6, use_bias=False)
+        dense.build(x.shape)
+        dense.set_weights([rng.normal(size=(6, 6)) / 3])
+        blocks.append((*norms, dense))
+    params = [v.value for a, b, _ in blocks for v in a.trainable_variables + b.trainable_variables]
+    spec = tf.TensorSpec((batch, 5, 6), tf.float32)
+
+    @tf.function(jit_compile=True, autograph=False, input_signature=[spec, spec])
+    def function(x: tf.Tensor, dy: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = x
+            for a, b, dense in blocks:
+                beside = dense(b(y))
+                y = y + a(y) + beside
+        return tape.gradient(y, [x, *params], dy)
+
+    got = function(x, dy)
+    records = [r for r in nv_norms_rewriter.report() if r.direction == "backward"]
+    assert [(r.fused, len(r.outputs)) for r in records] == [(True, 3)] * 6
+    inputs = [np.float64(x)]
+    for a, b, dense in blocks:
+        y_a, y_b = (oracle.layer_norm(inputs[-1], *weights(n), -1, EPSILON).y for n in (a, b))
+        inputs.append(inputs[-1] + y_a + y_b @ weights(dense)[0])
+    dx, expected = np.float64(dy), []
+    for (a, b, dense), before in zip(blocks[::-1], inputs[-2::-1], strict=True):
+        by = {a: dx, b: dx @ weights(dense)[0].T}
+        parts = [oracle.backward(by[n], before, weights(n)[0], (2,), (2,), EPSILON) for n in by]
+        dx = dx + sum(more for more, *_ in parts)
+        expected = [gradient for _, *rest in parts for gradient in rest] + expected
+    for actual, exact in zip(got, [dx, *expected], strict=True):
+        close(actual, exact)
+
+
+def weights(layer: keras.Layer) -> list[np.ndarray]:
+    return [np.float64(v) for v in layer.get_weights()]
+
+
+@pytest.mark.parametrize("batch", [2, None])
+def test_blocks_of_a_norm_beside_attention(rng: np.random.Generator, batch: int | None) -> None:
+    """Attention to x itself: much follows from dy, and each gradient is whole all the same."""
+    x = inputs = keras.Input((8, 12), dtype="float64")
+    for _ in range(3):
+        a = keras.layers.LayerNormalization(dtype="float64")(x)
+        attention = keras.layers.MultiHeadAttention(3, 4, dtype="float64")(a, x)
+        b = keras.layers.LayerNormalization(dtype="float64")(x)
+        x = x + attention + keras.layers.Dense(12, "gelu", dtype="float64")(b)
+    model = keras.Model(inputs, x)
+    params = [v.value for v in model.trainable_variables]
+    spec = tf.TensorSpec((batch, 8, 12), tf.float64)
+
+    def step(x: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_mean(model(x) ** 2)
+        return tape.gradient(loss, [x, *params])
+
+    x = rng.normal(size=(2, 8, 12))
+    with nv_norms_rewriter.disabled():
+        expected = tf.function(step, input_signature=[spec])(x)
+    got = tf.function(step, jit_compile=True, input_signature=[spec])(x)
+    records = [r for r in nv_norms_rewriter.report() if r.direction == "backward"]
+    assert [(r.fused, len(r.outputs)) for r in records] == [(True, 3)] * 6
+    for actual, exact in zip(got, expected, strict=True):
+        np.testing.assert_allclose(actual, exact, rtol=1e-9, atol=1e-12)
