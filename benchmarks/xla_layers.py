@@ -29,7 +29,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from measure import alone
+from measure import alone, settled
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from xla_cases import WHAT, Case, cases
 
@@ -152,11 +152,7 @@ def sync() -> None:
 def once(run: Callable[..., Any], given: list[tf.Tensor], calls: int) -> float:
     """Milliseconds of a call, when calls queue."""
     sync()
-    start = time.perf_counter()
-    for _ in range(calls):
-        run(*given)
-    sync()
-    return 1e3 * (time.perf_counter() - start) / calls
+    return settled(functools.partial(run, *given), calls)
 
 
 @functools.cache
