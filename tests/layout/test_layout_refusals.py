@@ -194,7 +194,13 @@ def _order_of_an_order(updated: tf.Operation) -> tf.Tensor:
     return tf.math.invert_permutation(order)
 
 
-@pytest.mark.parametrize("order", [_order_behind_a_node, _order_of_an_order])
+def _order_of_parts(updated: tf.Operation) -> tf.Tensor:
+    with tf.control_dependencies([updated]):
+        first = tf.constant([0, 2])
+    return tf.concat([first, [3, 1]], 0)
+
+
+@pytest.mark.parametrize("order", [_order_behind_a_node, _order_of_an_order, _order_of_parts])
 def test_transpose_whose_order_waits_for_an_assignment_stays(order):
     """Nothing else leads to the assignment: it would be gone with the Transpose."""
 

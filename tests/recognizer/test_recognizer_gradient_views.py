@@ -68,6 +68,26 @@ def test_gradient_between_transposes(rng, shape: tuple[int | None, ...]) -> None
             np.testing.assert_allclose(one, want, 1e-4, 1e-4)
 
 
+def _moved_by_parts(x, gamma, beta):
+    """The same, the orders joined of two parts as Keras' Dense has them on more than two axes."""
+    y = layer_norm(tf.transpose(x, tf.concat([[0, 2, 3], [1]], 0)), -1, EPSILON, gamma, beta)
+    return tf.transpose(y, tf.concat([[0], [3, 1, 2]], -1))
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 3, 5), (4, 4, 4, 4), (None, 4, None, None)])
+def test_gradient_between_transposes_of_joined_orders(rng, shape: tuple[int | None, ...]) -> None:
+    sizes = tuple(size or 4 for size in shape)
+    values = _values(rng, sizes, sizes[1])
+    graph = _gradients(_moved_by_parts, shape, sizes[1])
+    assert {node.op for node in graph.node} >= {"ConcatV2", "InvertPermutation"}
+    after, fused = _backward(graph)
+    assert [len(record.outputs) for record in fused] == [3]
+    expected = oracle.backward(*(values[n] for n in ("dy", "x", "gamma")), (1,), (1,), EPSILON)
+    for each in (graph, after):
+        for one, want in zip(run(each, values, ["a:0", "b:0", "c:0"]), expected, strict=True):
+            np.testing.assert_allclose(one, want, 1e-4, 1e-4)
+
+
 @pytest.mark.parametrize("turned", ["forward", "dx", "dy"])
 def test_gradient_between_transposes_of_another_order(rng, turned: str) -> None:
     """All axes but the batch change places: in y (and its gradient), in dx alone, in dy alone."""
