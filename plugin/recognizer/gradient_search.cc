@@ -241,6 +241,7 @@ class GradientSearch {
         behind_dx.insert(node);
         continue;
       }
+      if (AddsParameters(node)) continue;
       const std::string& op = view_.op(node);
       const TensorId tensor{node, 0};
       if (needs_parameter()) {
@@ -262,6 +263,16 @@ class GradientSearch {
     return std::any_of(inputs.begin(), inputs.end(), [&](TensorId input) {
       return input == match_.dx || behind_dx.count(input.node) > 0;
     });
+  }
+
+  // Where many norms share a gamma, the sum of their dgammas, each of which takes a restart.
+  bool AddsParameters(int node) const {
+    const std::vector<TensorId>& inputs = view_.inputs(node);
+    return IsSum(view_.op(node)) && std::any_of(inputs.begin(), inputs.end(), [&](TensorId term) {
+             while (IsPlainView(view_.op(term.node))) term = view_.inputs(term.node)[0];
+             return (match_.dgamma.valid() && term == match_.dgamma) ||
+                    (match_.dbeta.valid() && term == match_.dbeta);
+           });
   }
 
   // Where dy is gamma itself, of one row, xhat * gamma is both dgamma and y.

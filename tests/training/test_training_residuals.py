@@ -74,12 +74,17 @@ def test_residual_around_norm_and_matmul(rng, norm: Norm) -> None:
     _check(rng, norm, layer, loss, [*variables, w], [x, dy], [dx + dy, *rest, dw])
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["each", "shared"])
 @pytest.mark.parametrize("norm", FOUR, ids=lambda norm: norm.name)
-def test_forty_blocks_around_norms(rng, norm: Norm) -> None:
-    """x + tanh(norm(x)) again and again: each gradient is whole, however deep the network is."""
+def test_forty_blocks_around_norms(rng, norm: Norm, shared: bool) -> None:
+    """x + tanh(norm(x)) again and again: each gradient is whole, however deep the network is, and
+    though dgamma be one sum over all blocks."""
     x, dy = normal(rng, *norm.shape), normal(rng, *norm.shape)
-    blocks = [norm.parameters(rng) for _ in range(40)]
-    layers, variables = zip(*(norm.build(values) for values in blocks), strict=True)
+    blocks = [norm.parameters(rng) for _ in range(1 if shared else 40)]
+    built = [norm.build(values) for values in blocks]
+    layers, variables = zip(*built, strict=True)
+    repeated = 40 // len(blocks)
+    blocks, layers = blocks * repeated, layers * repeated
     inputs = [np.float64(x)]
     for values in blocks:
         inputs.append(inputs[-1] + np.tanh(norm.forward(inputs[-1], values)))
@@ -88,6 +93,9 @@ def test_forty_blocks_around_norms(rng, norm: Norm) -> None:
         behind = dx * (1 - np.tanh(norm.forward(x_of, values)) ** 2)
         more, *rest = norm.backward(behind, x_of, values)
         exact, dx = rest + exact, dx + more
+    count = len(blocks[0])
+    if shared:
+        exact = [sum(exact[i::count]) for i in range(count)]
 
     def function(x):
         for layer in layers:
@@ -98,7 +106,7 @@ def test_forty_blocks_around_norms(rng, norm: Norm) -> None:
     stock, fused, report = run_both(make, [x, dy])
     assert_as_close_as_stock(stock, fused, [inputs[-1], dx, *exact], units=32)
     found = [record.outputs for record in report if record.fused and record.direction == "backward"]
-    assert [len(outputs) for outputs in found] == [1 + len(blocks[0])] * 40
+    assert [len(outputs) for outputs in found] == [1 + count] * 40
 
 
 @NORMS
