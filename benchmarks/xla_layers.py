@@ -145,13 +145,8 @@ def arguments(case: Case) -> list[tf.Tensor]:
     return inputs(case.shape, case.dtype)
 
 
-def sync() -> None:
-    tf.test.experimental.sync_devices()
-
-
 def once(run: Callable[..., Any], given: list[tf.Tensor], calls: int) -> float:
     """Milliseconds of a call, when calls queue."""
-    sync()
     return settled(functools.partial(run, *given), calls)
 
 
@@ -288,7 +283,7 @@ def main() -> None:
         rest = 0.65 * options.seconds - (time.perf_counter() - start)
         concurrent.futures.wait([compiled for *_, compiled in waiting], max(0.0, rest))
         pool.shutdown(cancel_futures=True)
-    sync()
+    tf.test.experimental.sync_devices()
     print(f"{len(waiting)} of {len(todo)} compiled in {time.perf_counter() - start:.0f} s")
     with alone():
         for case, run, compiled in waiting:

@@ -205,12 +205,11 @@ std::optional<IntTensor> Joined(const GraphView& view, int node) {
 }  // namespace
 
 std::optional<IntTensor> IntConstant(const GraphView& view, int node) {
-  if (view.op(node) == "ConcatV2") return Joined(view, node);
-  if (view.op(node) != "InvertPermutation") return IntsOfConst(view, node);
-  const int input = view.inputs(node)[0].node;
-  const bool is_followed = view.op(input) == "Const" || view.op(input) == "ConcatV2";
-  const auto order = is_followed ? IntConstant(view, input) : std::nullopt;
-  return order ? Inverse(*order) : std::nullopt;
+  const bool inverted = view.op(node) == "InvertPermutation";
+  const int source = inverted ? view.inputs(node)[0].node : node;
+  const auto ints =
+      view.op(source) == "ConcatV2" ? Joined(view, source) : IntsOfConst(view, source);
+  return ints && inverted ? Inverse(*ints) : ints;
 }
 
 std::optional<std::vector<int64_t>> IntElements(const GraphView& view, int node) {

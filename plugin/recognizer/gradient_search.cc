@@ -270,8 +270,7 @@ class GradientSearch {
     const std::vector<TensorId>& inputs = view_.inputs(node);
     return IsSum(view_.op(node)) && std::any_of(inputs.begin(), inputs.end(), [&](TensorId term) {
              while (IsPlainView(view_.op(term.node))) term = view_.inputs(term.node)[0];
-             return (match_.dgamma.valid() && term == match_.dgamma) ||
-                    (match_.dbeta.valid() && term == match_.dbeta);
+             return term == match_.dgamma || term == match_.dbeta;
            });
   }
 
