@@ -92,11 +92,15 @@ bool FollowsFromY(const GraphView& view, const ForwardMatch& forward, TensorId t
   return true;
 }
 
-// The inner tensors, and x, which other norms may multiply with what they are differentiated by.
+// The inner tensors, and x and y, which other norms may multiply with what they are differentiated
+// by. (The y of a gradient without its forward is an inner tensor.)
 std::vector<TensorId> TensorsOf(const ForwardMatch& forward) {
   std::vector<TensorId> tensors;
-  for (int node : forward.core) tensors.push_back({node, 0});
+  for (int node : forward.core) {
+    if (forward.lone || node != forward.y.node) tensors.push_back({node, 0});
+  }
   tensors.push_back(forward.x);
+  if (!forward.lone) tensors.push_back(forward.y);
   return tensors;
 }
 

@@ -188,6 +188,19 @@ void PutStoppedFirst(const GraphView& view, std::vector<Statistics>* found) {
   });
 }
 
+// Where a number times x is added to something, too (embeddings times the root of their size, which
+// a transformer's first sum reads beside its norm), that is tried before x: its gradient is a sum,
+// and the number comes behind it.
+void PutSkipsFirst(const GraphView& view, std::vector<Statistics>* found) {
+  std::stable_partition(found->begin(), found->end(), [&](const Statistics& each) {
+    const auto& consumers = view.consumers(each.x);
+    return each.moment == found->front().moment && IsProduct(view.op(each.x.node)) &&
+           std::any_of(consumers.begin(), consumers.end(), [&](const Consumer& c) {
+             return IsSum(view.op(c.node)) && view.op(c.node) != "Sub";
+           });
+  });
+}
+
 enum class Outcome { kFailed, kPassed, kEpsilonVaries };
 
 // Without an epsilon the inverse root of x = 0 is infinite; where the graph says otherwise, it
@@ -356,6 +369,7 @@ std::vector<Statistics> FindStatistics(const GraphView& view, const Shapes& shap
       }
     }
   }
+  PutSkipsFirst(view, &found);
   PutStoppedFirst(view, &found);
   if (!found.empty()) {
     *reason = Reason::kNoOutput;

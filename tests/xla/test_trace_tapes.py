@@ -268,6 +268,63 @@ def test_blocks_of_two_norms_each(rng: np.random.Generator, batch: int | None) -
         close(actual, exact)
 
 
+@pytest.mark.parametrize("batch", [4, None])
+def test_norm_of_a_norm_that_others_read(rng: np.random.Generator, batch: int | None) -> None:
+    """y + b(y) + tanh(y) of y = a(x), as encoders begin: a finds what it is differentiated by."""
+    x, dy = (rng.normal(1.0, 2.0, (4, 5, 6)).astype(np.float32) for _ in range(2))
+    a, b = two_norms(rng)
+    params = [v.value for n in (a, b) for v in n.trainable_variables]
+    spec = tf.TensorSpec((batch, 5, 6), tf.float32)
+
+    @tf.function(jit_compile=True, autograph=False, input_signature=[spec, spec])
+    def function(x: tf.Tensor, dy: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = a(x)
+            z = y + b(y) + tf.tanh(y)
+        return [z, *tape.gradient(z, [x, *params], dy)]
+
+    got = function(x, dy)
+    records = [r for r in nv_norms_rewriter.report() if r.direction == "backward"]
+    assert [(r.fused, len(r.outputs)) for r in records] == [(True, 3)] * 2
+    y = oracle.layer_norm(np.float64(x), *weights(a), -1, EPSILON).y
+    z = y + np.tanh(y) + oracle.layer_norm(y, *weights(b), -1, EPSILON).y
+    of_y, *of_b = oracle.backward(np.float64(dy), y, weights(b)[0], (2,), (2,), EPSILON)
+    of_y = of_y + dy + dy * (1 - np.tanh(y) ** 2)
+    expected = oracle.backward(of_y, np.float64(x), weights(a)[0], (2,), (2,), EPSILON)
+    for actual, exact in zip(got, [z, *expected, *of_b], strict=True):
+        close(actual, exact)
+
+
+@pytest.mark.parametrize("batch", [4, None])
+def test_norm_beside_a_scaled_embedding(rng: np.random.Generator, batch: int | None) -> None:
+    """x + a(x) W of x = 3 e, as transformers begin: the norm's x is not e, whose gradient is not
+    a sum of the norm's and another."""
+    e, dy = (rng.normal(1.0, 2.0, (4, 5, 6)).astype(np.float32) for _ in range(2))
+    a, _ = two_norms(rng)
+    dense = keras.layers.Dense(6, use_bias=False)
+    dense.build(e.shape)
+    params = [v.value for v in a.trainable_variables]
+    spec = tf.TensorSpec((batch, 5, 6), tf.float32)
+
+    @tf.function(jit_compile=True, autograph=False, input_signature=[spec, spec])
+    def function(e: tf.Tensor, dy: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(e)
+            x = e * 3.0
+            y = x + dense(a(x))
+        return [y, *tape.gradient(y, [e, *params], dy)]
+
+    got = function(e, dy)
+    records = [(r.fused, len(r.outputs)) for r in nv_norms_rewriter.report()]
+    assert records == [(True, 1), (True, 3)]
+    x, w = 3 * np.float64(e), weights(dense)[0]
+    y = x + oracle.layer_norm(x, *weights(a), -1, EPSILON).y @ w
+    dx, *of_a = oracle.backward(dy @ w.T, x, weights(a)[0], (2,), (2,), EPSILON)
+    for actual, exact in zip(got, [y, 3 * (dx + dy), *of_a], strict=True):
+        close(actual, exact)
+
+
 @pytest.mark.parametrize("batch", [2, None])
 def test_blocks_of_a_norm_beside_attention(rng: np.random.Generator, batch: int | None) -> None:
     """Attention to x itself: much follows from dy, and each gradient is whole all the same."""
