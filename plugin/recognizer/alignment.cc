@@ -85,9 +85,10 @@ Alignment AlignForBroadcast(const std::vector<const Dims*>& operands, Certainty 
   size_t rank = 0;
   for (const Dims* dims : operands) rank = std::max(rank, dims->size());
   out->assign(rank, {});
+  bool restart = false;  // once for all dimensions of all operands: evaluation is what costs
   for (const Dims* dims : operands) {
     const size_t lead = rank - dims->size();
-    bool restart = false;  // once for all dimensions of an operand: evaluation is what costs
+    const bool restart_before = restart;
     for (size_t i = 0; i < dims->size(); ++i) {
       Dim& have = (*out)[lead + i];
       const Dim& more = (*dims)[i];
@@ -100,12 +101,12 @@ Alignment AlignForBroadcast(const std::vector<const Dims*>& operands, Certainty 
       while (k < std::min(have.size(), more.size()) && have[k] == more[k]) ++k;
       if (k == std::min(have.size(), more.size()) ||
           Unify(have[k], more[k], certainty, axes) == Alignment::kImpossible) {
-        return Alignment::kImpossible;
+        return restart_before ? Alignment::kRestart : Alignment::kImpossible;
       }
       restart = true;
     }
-    if (restart) return Alignment::kRestart;
   }
+  if (restart) return Alignment::kRestart;
   return HasAtomTwice(*out) ? Alignment::kImpossible : Alignment::kDone;
 }
 

@@ -188,16 +188,28 @@ void PutStoppedFirst(const GraphView& view, std::vector<Statistics>* found) {
   });
 }
 
-// Where a number times x is added to something, too (embeddings times the root of their size, which
-// a transformer's first sum reads beside its norm), that is tried before x: its gradient is a sum,
-// and the number comes behind it.
-void PutSkipsFirst(const GraphView& view, std::vector<Statistics>* found) {
+// Whether a tensor goes on beside a norm of it: a norm and its gradient read it only in what leads
+// to the root, and with other tensors in products and differences.
+bool GoesOnBeside(const GraphView& view, TensorId x, const std::vector<int>& behind_root) {
+  const auto consumers = view.consumers(x);
+  return std::any_of(consumers.begin(), consumers.end(), [&](const Consumer& c) {
+    if (std::count(behind_root.begin(), behind_root.end(), c.node) > 0) return false;
+    const std::string& op = view.op(c.node);
+    if (!IsProduct(op) && op != "Sub") return !ReadsShape(op);
+    return view.op(view.inputs(c.node)[1 - c.slot].node) == "Const";
+  });
+}
+
+// Where a number times x goes on beside its norm, too (embeddings times the root of their size, in
+// a transformer's first block), that is tried before x: its gradient is a sum, and the number comes
+// behind it.
+void PutSkipsFirst(const GraphView& view, const std::vector<int>& behind_root,
+                   std::vector<Statistics>* found) {
+  if (found->empty()) return;
+  const Moment moment = found->front().moment;
   std::stable_partition(found->begin(), found->end(), [&](const Statistics& each) {
-    const auto& consumers = view.consumers(each.x);
-    return each.moment == found->front().moment && IsProduct(view.op(each.x.node)) &&
-           std::any_of(consumers.begin(), consumers.end(), [&](const Consumer& c) {
-             return IsSum(view.op(c.node)) && view.op(c.node) != "Sub";
-           });
+    return each.moment == moment && IsProduct(view.op(each.x.node)) &&
+           GoesOnBeside(view, each.x, behind_root);
   });
 }
 
@@ -369,7 +381,7 @@ std::vector<Statistics> FindStatistics(const GraphView& view, const Shapes& shap
       }
     }
   }
-  PutSkipsFirst(view, &found);
+  PutSkipsFirst(view, cone.nodes, &found);
   PutStoppedFirst(view, &found);
   if (!found.empty()) {
     *reason = Reason::kNoOutput;

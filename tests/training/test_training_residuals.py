@@ -109,6 +109,39 @@ def test_forty_blocks_around_norms(rng, norm: Norm, shared: bool) -> None:
     assert [len(outputs) for outputs in found] == [1 + count] * 40
 
 
+def test_skip_beside_blocks_of_two_norms(rng) -> None:
+    """x + a(x) + b(x) W, three times, and the first x added before the last: dx of each norm is
+    some terms of a sum, and others hold the gradients of what comes later."""
+    x, dy = normal(rng, *LAYER.shape), normal(rng, *LAYER.shape)
+    weight = (normal(rng, LAYER.shape[-1], LAYER.shape[-1]) / LAYER.shape[-1]).astype("f")
+    blocks = [(LAYER.parameters(rng), LAYER.parameters(rng)) for _ in range(3)]
+    built = [(*LAYER.build(a), *LAYER.build(b)) for a, b in blocks]
+
+    def function(first):
+        x = first
+        for number, (a, _, b, _) in enumerate(built):
+            x = x + first if number == 2 else x
+            x = x + a(x) + b(x) @ weight
+        return x
+
+    inputs, y = [], np.float64(x)
+    for a, b in blocks:
+        inputs.append(y + x if len(inputs) == 2 else y)
+        y = inputs[-1] + LAYER.forward(inputs[-1], a) + LAYER.forward(inputs[-1], b) @ weight
+    exact, dx, dskip = [], np.float64(dy), 0.0
+    for before, (a, b) in zip(inputs[::-1], blocks[::-1], strict=True):
+        da, *of_a = LAYER.backward(dx, before, a)
+        db, *of_b = LAYER.backward(dx @ weight.T, before, b)
+        dx, exact = dx + da + db, of_a + of_b + exact
+        dskip = dx if before is inputs[-1] else dskip
+    variables = [v for _, of_a, _, of_b in built for v in of_a + of_b]
+    make = step_of(function, variables, x, dy)
+    stock, fused, report = run_both(make, [x, dy])
+    assert_as_close_as_stock(stock, fused, [y, dx + dskip, *exact], units=32)
+    found = [record.outputs for record in report if record.direction == "backward"]
+    assert [len(outputs) for outputs in found] == [3] * 6
+
+
 @NORMS
 def test_norm_after_a_residual(rng, norm: Norm) -> None:
     """norm(x + x W), the block of a transformer with its norms after."""

@@ -297,9 +297,12 @@ def test_norm_of_a_norm_that_others_read(rng: np.random.Generator, batch: int | 
 
 
 @pytest.mark.parametrize("batch", [4, None])
-def test_norm_beside_a_scaled_embedding(rng: np.random.Generator, batch: int | None) -> None:
-    """x + a(x) W of x = 3 e, as transformers begin: the norm's x is not e, whose gradient is not
-    a sum of the norm's and another."""
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_norm_beside_a_scaled_embedding(
+    rng: np.random.Generator, batch: int | None, scale: float
+) -> None:
+    """scale x + a(x) W of x = 3 e, as transformers begin: the norm's x is not e, whose gradient is
+    not a sum of the norm's and another."""
     e, dy = (rng.normal(1.0, 2.0, (4, 5, 6)).astype(np.float32) for _ in range(2))
     a, _ = two_norms(rng)
     dense = keras.layers.Dense(6, use_bias=False)
@@ -312,16 +315,16 @@ def test_norm_beside_a_scaled_embedding(rng: np.random.Generator, batch: int | N
         with tf.GradientTape() as tape:
             tape.watch(e)
             x = e * 3.0
-            y = x + dense(a(x))
+            y = dense(a(x)) + (x if scale == 1 else x * scale)
         return [y, *tape.gradient(y, [e, *params], dy)]
 
     got = function(e, dy)
     records = [(r.fused, len(r.outputs)) for r in nv_norms_rewriter.report()]
     assert records == [(True, 1), (True, 3)]
     x, w = 3 * np.float64(e), weights(dense)[0]
-    y = x + oracle.layer_norm(x, *weights(a), -1, EPSILON).y @ w
+    y = scale * x + oracle.layer_norm(x, *weights(a), -1, EPSILON).y @ w
     dx, *of_a = oracle.backward(dy @ w.T, x, weights(a)[0], (2,), (2,), EPSILON)
-    for actual, exact in zip(got, [y, 3 * (dx + dy), *of_a], strict=True):
+    for actual, exact in zip(got, [y, 3 * (dx + scale * dy), *of_a], strict=True):
         close(actual, exact)
 
 
