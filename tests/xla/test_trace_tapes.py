@@ -198,6 +198,23 @@ def weights(layer: keras.Layer) -> list[np.ndarray]:
     return [np.float64(v) for v in layer.get_weights()]
 
 
+def compiled_step(
+    function: Callable[[tf.Tensor], tf.Tensor], norms: list[keras.Layer], batch: int | None
+) -> Callable[..., list[tf.Tensor]]:
+    """y = function(x), and from dy the gradients of x and of the norms' parameters."""
+    params = [v.value for norm in norms for v in norm.trainable_variables]
+    spec = tf.TensorSpec((batch, 5, 6), tf.float32)
+
+    @tf.function(jit_compile=True, autograph=False, input_signature=[spec, spec])
+    def step(x: tf.Tensor, dy: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return [y, *tape.gradient(y, [x, *params], dy)]
+
+    return step
+
+
 @pytest.mark.parametrize("batch", [4, None])
 def test_each_of_two_norms_of_one_tensor_has_its_own_gradient(
     rng: np.random.Generator, batch: int | None
@@ -273,18 +290,12 @@ def test_norm_of_a_norm_that_others_read(rng: np.random.Generator, batch: int | 
     """y + b(y) + tanh(y) of y = a(x), as encoders begin: a finds what it is differentiated by."""
     x, dy = (rng.normal(1.0, 2.0, (4, 5, 6)).astype(np.float32) for _ in range(2))
     a, b = two_norms(rng)
-    params = [v.value for n in (a, b) for v in n.trainable_variables]
-    spec = tf.TensorSpec((batch, 5, 6), tf.float32)
 
-    @tf.function(jit_compile=True, autograph=False, input_signature=[spec, spec])
-    def function(x: tf.Tensor, dy: tf.Tensor) -> list[tf.Tensor]:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = a(x)
-            z = y + b(y) + tf.tanh(y)
-        return [z, *tape.gradient(z, [x, *params], dy)]
+    def function(x: tf.Tensor) -> tf.Tensor:
+        y = a(x)
+        return y + b(y) + tf.tanh(y)
 
-    got = function(x, dy)
+    got = compiled_step(function, [a, b], batch)(x, dy)
     records = [r for r in nv_norms_rewriter.report() if r.direction == "backward"]
     assert [(r.fused, len(r.outputs)) for r in records] == [(True, 3)] * 2
     y = oracle.layer_norm(np.float64(x), *weights(a), -1, EPSILON).y
@@ -307,18 +318,12 @@ def test_norm_beside_a_scaled_embedding(
     a, _ = two_norms(rng)
     dense = keras.layers.Dense(6, use_bias=False)
     dense.build(e.shape)
-    params = [v.value for v in a.trainable_variables]
-    spec = tf.TensorSpec((batch, 5, 6), tf.float32)
 
-    @tf.function(jit_compile=True, autograph=False, input_signature=[spec, spec])
-    def function(e: tf.Tensor, dy: tf.Tensor) -> list[tf.Tensor]:
-        with tf.GradientTape() as tape:
-            tape.watch(e)
-            x = e * 3.0
-            y = dense(a(x)) + (x if scale == 1 else x * scale)
-        return [y, *tape.gradient(y, [e, *params], dy)]
+    def function(e: tf.Tensor) -> tf.Tensor:
+        x = e * 3.0
+        return dense(a(x)) + (x if scale == 1 else x * scale)
 
-    got = function(e, dy)
+    got = compiled_step(function, [a], batch)(e, dy)
     records = [(r.fused, len(r.outputs)) for r in nv_norms_rewriter.report()]
     assert records == [(True, 1), (True, 3)]
     x, w = 3 * np.float64(e), weights(dense)[0]
