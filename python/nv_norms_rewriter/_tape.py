@@ -111,7 +111,7 @@ def _of_functions() -> Iterator[_Part]:
 
 def _is_for_xla(functions: Any) -> bool:
     """Whether XLA compiles the function: it was looked at when it was traced, or is to stay."""
-    return getattr(functions._attrs.get("_XlaMustCompile"), "b", False)
+    return _trace_where.is_for_xla(functions._attrs)
 
 
 def _leaving(make_pair: Callable[..., Any]) -> Callable[..., Any]:

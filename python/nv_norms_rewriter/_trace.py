@@ -18,9 +18,6 @@ from . import _library, _process, _records, _saving, _trace_where
 # Devices for which the fused ops have kernels inside XLA.
 _SERVED = frozenset({"CPU", "GPU"})
 
-# Set on graphs that have been looked at.
-_LOOKED_AT = "_nv_norms_looked_at"
-
 FAILED = "cannot_be_edited"
 
 
@@ -37,6 +34,12 @@ def install() -> None:
         return
     transforms.append(_transform)
     memory["hooked"] = True
+    try:
+        from . import _trace_called
+
+        _trace_called.install(_fuses)
+    except (ImportError, AttributeError) as error:
+        _say_other_parts("in loaded functions that XLA compiles", error)
     try:
         from . import _tape
 
@@ -76,14 +79,21 @@ def _say_other_parts(which: str, error: Exception) -> None:
 def _transform(graph: Any) -> None:
     """What TensorFlow calls with each function graph that it has traced; with a loop's or branch's
     again when it has been differentiated."""
-    if not getattr(graph, _LOOKED_AT, False):
+    if not hasattr(graph, _trace_where.LOOKED_AT):
         _look(graph, _trace_where.where_of)
 
 
-def leave(graph: Any) -> None:
-    """Has the graph stay as it is, once an edit that another thread makes has ended."""
+def _fuses(graph: Any) -> bool:
+    """Rewrites a function graph for XLA; whether any norm in it is fused now."""
+    _look(graph, lambda graph: "xla" if _trace_where.may_be_edited(graph) else None)
+    return _trace_where.holds_fused(graph)
+
+
+def leave(graph: Any, where: str = "nowhere") -> None:
+    """Has the graph stay as it is, once an edit that another thread makes has ended; or notes where
+    it is rewritten."""
     with _process.state()["differentiated"]:
-        setattr(graph, _LOOKED_AT, True)
+        setattr(graph, _trace_where.LOOKED_AT, where)
 
 
 def before_gradient(graph: Any) -> None:
@@ -97,7 +107,7 @@ def before_gradient(graph: Any) -> None:
     # Threads may differentiate one function at once: the others wait for the edit's end.
     with memory["differentiated"]:
         stays = (
-            getattr(graph, _LOOKED_AT, False)
+            hasattr(graph, _trace_where.LOOKED_AT)
             or getattr(memory["thread"], "elsewhere", False)
             or _trace_where.builds_for_xla()
         )
@@ -117,7 +127,7 @@ def _look(graph: Any, where_of: Callable[[Any], str | None]) -> None:
             return
         where = where_of(graph)
         if where is not None:
-            leave(graph)
+            leave(graph, where)
             _rewrite(core, graph, where)
         if where == "xla":
             from . import _trace_layout  # which imports TensorFlow

@@ -8,6 +8,9 @@ from typing import Any
 
 from . import _options, _process, _saving
 
+# Set on graphs that have been looked at: where they were rewritten, if they were.
+LOOKED_AT = "_nv_norms_looked_at"
+
 # One of these takes the inverse root in every normalization.
 _ROOTS = frozenset({"Rsqrt", "Sqrt", "Pow", "FusedBatchNormV3"})
 # What fused ops beside them take in, or whose layout they take.
@@ -20,6 +23,12 @@ def is_of_interest(types: set[str]) -> bool:
     """Whether ops of these types may be a normalization, or a fused one and what matters to it."""
     beside = not types.isdisjoint(_BESIDE) and not types.isdisjoint(_fused_ops())
     return beside or not types.isdisjoint(_ROOTS)
+
+
+def holds_fused(graph: Any) -> bool:
+    """Whether a trace has put fused ops in the graph."""
+    types = _fused_ops()
+    return any(op.type in types and _saving.is_marked(op) for op in graph.get_operations())
 
 
 def _fused_ops() -> frozenset[str]:
@@ -109,6 +118,11 @@ def _is_compiled(graph: Any) -> bool:
         op._get_control_flow_context() for op in graph.get_operations() if op.type in asked
     ]
     return any(_is_xla(context) for context in contexts)
+
+
+def is_for_xla(attributes: Any) -> bool:
+    """Whether a function of these attributes is one that XLA compiles."""
+    return getattr(attributes.get("_XlaMustCompile"), "b", False)
 
 
 def builds_for_xla() -> bool:

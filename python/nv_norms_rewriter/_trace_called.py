@@ -1,0 +1,234 @@
+"""Fuses normalizations in functions that XLA compiles and nobody traces for it.
+
+Those are what a SavedModel holds, and what was traced before a function that XLA compiles called
+it. They may be in use outside of XLA, too, and the norms in them may be in functions that they
+call. So a copy of the function, with the bodies of the calls in it, is what XLA is given; and the
+function itself where no norm is fused in the copy.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from . import _process, _trace_where
+
+_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+# In v1 loops, which XLA does not compile, tensors go in circles.
+_V1_LOOPS = frozenset({"Enter", "NextIteration", "Exit"})
+# What a call op says of its gradient where it is that of the function's body.
+_GRADIENT_OF_BODY = b"PartitionedCall-"
+
+
+def install(rewrite: Callable[[Any], bool]) -> None:
+    """Has copies be made, once per process.
+
+    Args:
+      rewrite: given a FuncGraph for XLA, fuses norms in it; returns whether any was.
+    Raises:
+      ImportError, AttributeError: this TensorFlow lacks one of the inner parts.
+    """
+    from tensorflow.python.eager import context, record
+    from tensorflow.python.eager.polymorphic_function import concrete_function
+    from tensorflow.python.saved_model import function_deserialization
+
+    concrete = concrete_function.ConcreteFunction
+    call, make = concrete._call_flat, concrete.from_func_graph
+    load = function_deserialization.load_function_def_library
+
+    @functools.wraps(call)
+    def call_flat(self: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
+        is_inside = not context.executing_eagerly() and _trace_where.builds_for_xla()
+        function = None
+        if is_inside and not _trace_where.is_for_xla(self._attrs):
+            function = _instead(self, tensor_inputs)
+        return call(function or self, tensor_inputs, captured_inputs)
+
+    def _instead(function: Any, arguments: Any) -> Any:
+        graph = _copied(function.graph, arguments, function.function_type)
+        if graph is None:
+            return None
+        has_own = _has_own_gradients(graph)
+        if has_own and record.could_possibly_record() or not rewrite(graph):
+            return None
+        copy = make(graph, function.function_type, {})
+        if has_own:
+            copy._get_gradient_function = function._get_gradient_function
+        return copy
+
+    @functools.wraps(make)
+    def from_func_graph(
+        graph: Any, function_type: Any, attrs: Any, *more: Any, **named: Any
+    ) -> Any:
+        if _is_loading() and _trace_where.is_for_xla(attrs):
+            copy = _copied(graph, (), function_type)
+            graph = graph if copy is None or _has_own_gradients(copy) else copy
+            rewrite(graph)
+        return make(graph, function_type, attrs, *more, **named)
+
+    @functools.wraps(load)
+    def load_functions(*arguments: Any, **keywords: Any) -> Any:
+        thread = _process.state()["thread"]
+        outer, thread.loading = _is_loading(), True
+        try:
+            return load(*arguments, **keywords)
+        finally:
+            thread.loading = outer
+
+    concrete._call_flat = call_flat
+    concrete.from_func_graph = staticmethod(from_func_graph)
+    function_deserialization.load_function_def_library = load_functions
+
+
+def _is_loading() -> bool:
+    """Whether this thread makes the functions of a SavedModel."""
+    return getattr(_process.state()["thread"], "loading", False)
+
+
+def _copied(graph: Any, arguments: Sequence[Any], function_type: Any) -> Any:
+    """A copy of the FuncGraph with what it calls in it; None if there is no norm to fuse, or if it
+    has loops or branches, which TensorFlow differentiates by the graphs that it has of them."""
+    try:
+        if not _may_hold_norms(graph):
+            return None
+        copy = _copy(graph, arguments, len(function_type.flat_outputs))
+    except Exception as error:  # noqa: BLE001 (whatever it is, the user's program must go on)
+        _process.say_once(
+            f"the normalizations in {graph.name} stay as they are: {type(error).__name__}: {error}"
+        )
+        return None
+    return None if any(map(_has_functions, copy.get_operations())) else copy
+
+
+def _has_functions(op: Any) -> bool:
+    return any(attr.type in ("func", "list(func)") for attr in op.op_def.attr)
+
+
+def _may_hold_norms(graph: Any) -> bool:
+    """Whether a norm may be in the graph, or in a function that it calls, that was not looked at
+    for XLA when it was traced, and is not fused for a tape."""
+    ops = graph.get_operations()
+    types = {op.type for op in ops}
+    if getattr(graph, _trace_where.LOOKED_AT, "") == "xla" or not types.isdisjoint(_V1_LOOPS):
+        return False
+    if _trace_where.holds_fused(graph):
+        return False
+    if _trace_where.is_of_interest(types):
+        return True
+    bodies = (_body(op) for op in ops if op.type in _CALLS)
+    return any(body is not None and _may_hold_norms(body) for body in bodies)
+
+
+def _has_own_gradients(graph: Any) -> bool:
+    """Whether a program has said what the gradient of an op is (`tf.custom_gradient`), which may
+    read tensors of the very graph in which it was traced."""
+    return any(_has_own_gradient(op.node_def) for op in graph.get_operations())
+
+
+def _has_own_gradient(node: Any) -> bool:
+    if "_gradient_op_type" not in node.attr:
+        return False
+    return not node.attr["_gradient_op_type"].s.startswith(_GRADIENT_OF_BODY)
+
+
+def _body(op: Any) -> Any:
+    """The FuncGraph of the function that an op calls; None if the call is to stay one: what XLA
+    compiles was looked at when it was traced or loaded, or is to stay."""
+    node = op.node_def
+    if _has_own_gradient(node):
+        return None
+    function = op.graph._get_function(node.attr["f"].func.name)
+    if function is None or _trace_where.is_for_xla(function.attributes):
+        return None
+    return function.graph
+
+
+def _copy(graph: Any, arguments: Sequence[Any], number: int) -> Any:
+    """The FuncGraph once more, with what it calls in it, of the arguments' shapes.
+
+    It has so many outputs: behind them TensorFlow puts what a gradient of the function needs.
+    """
+    import tensorflow as tf
+    from tensorflow.python.framework import func_graph
+
+    copy = func_graph.FuncGraph(
+        graph.name, structured_input_signature=graph.structured_input_signature
+    )
+    with copy.as_default(), tf.name_scope(""), tf.device(None), tf.control_dependencies(None):
+        replay = _Replay(copy)
+        copy.inputs = [replay.same(tensor.op, []).outputs[0] for tensor in graph.inputs]
+        for given, argument in zip(copy.inputs, arguments, strict=False):
+            given.set_shape(argument.shape)
+        outputs, copy.control_outputs = replay.body(graph, copy.inputs, [], "")
+    copy.outputs = outputs[:number]
+    new = dict(zip(map(id, graph.outputs), copy.outputs, strict=False))
+    copy.structured_outputs = tf.nest.map_structure(
+        lambda old: new.get(id(old), old), graph.structured_outputs, expand_composites=True
+    )
+    copy.variables = graph.variables
+    if not graph.saveable:
+        copy.mark_as_unsaveable(graph.saving_errors)
+    return copy
+
+
+class _Replay:
+    """Makes the ops of function graphs once more, in the graph that is the default one."""
+
+    def __init__(self, into: Any) -> None:
+        self._into = into
+
+    def body(
+        self, graph: Any, inputs: Sequence[Any], waits: Sequence[Any], scope: str
+    ) -> tuple[list[Any], list[Any]]:
+        """The outputs and the control outputs of the function of these inputs; what has effects
+        waits for the ops `waits`."""
+        from ._trace_describe import reading_order
+
+        for function in graph._functions.values():
+            self._into._add_function_recursive(function)
+        tensors = dict(zip(map(id, graph.inputs), inputs, strict=True))
+        # The first and the last ops that stand for one: of a call, what is before and behind it.
+        begins: dict[Any, Any] = {}
+        ends: dict[Any, list[Any]] = {tensor.op: list(waits) for tensor in graph.inputs}
+        for op in reading_order(graph):
+            if op in ends:
+                continue
+            read = [tensors[id(tensor)] for tensor in op.inputs]
+            called = _body(op) if op.type in _CALLS else None
+            if called is None:
+                begins[op] = self.same(op, read, scope)
+                outputs, ends[op] = begins[op].outputs, [begins[op]]
+            else:
+                inner = f"{scope}{op.name}/"
+                begins[op] = self._into.create_op("NoOp", [], [], name=f"{inner}begin")
+                outputs, controls = self.body(called, read, [begins[op]], inner)
+                ends[op] = [begins[op], *controls]
+            tensors.update(zip(map(id, op.outputs), outputs, strict=False))
+        for op, begin in begins.items():
+            before = [end for source in op.control_inputs for end in ends[source]]
+            before += waits if op.op_def.is_stateful else ()
+            begin._add_control_inputs(list(dict.fromkeys(before)))
+        controls = [end for op in graph.control_outputs for end in ends[op]]
+        return [tensors[id(tensor)] for tensor in graph.outputs], list(dict.fromkeys(controls))
+
+    def same(self, op: Any, inputs: Sequence[Any], scope: str = "") -> Any:
+        """An op that computes of the inputs what the given one does."""
+        from tensorflow.python.ops import handle_data_util
+
+        attributes = dict(op.node_def.attr)
+        attributes.pop("_class", None)  # ops of the other graph
+        new = self._into._create_op_internal(
+            op.type,
+            list(inputs),
+            [tensor.dtype for tensor in op.outputs],
+            name=self._into.unique_name(f"{scope}{op.name}") + "/",
+            attrs=attributes,
+            compute_device=False,
+        )
+        new._set_device_from_string(op.device)
+        new._gradient_function = op._gradient_function
+        for old, tensor in zip(op.outputs, new.outputs, strict=True):
+            tensor.set_shape(old.shape)
+            handle_data_util.copy_handle_data(old, tensor)
+        return new
