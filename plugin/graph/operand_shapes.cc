@@ -130,7 +130,36 @@ class OperandReader {
     if (op == "GatherV2") return Gathered(inputs, depth);
     if (op == "StridedSlice") return Sliced(node, depth);
     if (op == "DataFormatVecPermute") return InOtherFormat(node, depth);
+    if (const Arithmetic compute = ArithmeticOf(op)) return Computed(inputs, compute, depth);
     return std::nullopt;
+  }
+
+  using Arithmetic = int64_t (*)(int64_t, int64_t);
+
+  // Null if the op is none that computes sizes from sizes.
+  static Arithmetic ArithmeticOf(const std::string& op) {
+    if (op == "AddV2") return [](int64_t a, int64_t b) { return a + b; };
+    if (op == "Sub") return [](int64_t a, int64_t b) { return a - b; };
+    if (op == "Mul") return [](int64_t a, int64_t b) { return a * b; };
+    if (op == "FloorDiv") return [](int64_t a, int64_t b) { return b == 0 ? -1 : a / b; };
+    return nullptr;
+  }
+
+  // Number by number, or one with each: the channels of a group, as channels / groups.
+  KnownSizes Computed(const std::vector<TensorId>& inputs, Arithmetic compute, int depth) const {
+    const KnownSizes a = Entries(inputs[0], depth);
+    const KnownSizes b = Entries(inputs[1], depth);
+    if (!a || !b || (a->size() != b->size() && a->size() != 1 && b->size() != 1)) {
+      return std::nullopt;
+    }
+    constexpr int64_t kMost = int64_t{1} << 31;  // a product of two has 63 bits
+    std::vector<int64_t> sizes(std::max(a->size(), b->size()), -1);
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const int64_t left = (*a)[a->size() == 1 ? 0 : i], right = (*b)[b->size() == 1 ? 0 : i];
+      const bool known = left >= 0 && right >= 0 && left < kMost && right < kMost;
+      if (known) sizes[i] = std::max(compute(left, right), int64_t{-1});
+    }
+    return sizes;
   }
 
   // What TensorFlow's layout pass puts before a transposed convolution.

@@ -49,6 +49,34 @@ def test_split_into_groups(rng, split) -> None:
     check(trace(make), {"x": x}, oracle.group_norm(x, groups=4, epsilon=1e-3).y, 1)
 
 
+@pytest.mark.parametrize(
+    "within",
+    [
+        lambda size: size // 4,
+        lambda size: size - 6,
+        lambda size: size // 8 + 1,
+        lambda size: size // 8 * 2,
+        lambda size: tf.stack([size, 12])[0] // 4,
+    ],
+    ids=["divided", "less", "more", "times", "packed"],
+)
+def test_groups_whose_size_is_computed_before_another_view(rng, within) -> None:
+    """Of an image of known sizes whose norm is read as rows of another length: nothing else tells
+    the last of the axes of [N, S, G, C / G]."""
+
+    x, gamma = _float32(rng, 3, 5, 8), _float32(rng, 8)
+
+    def make() -> None:
+        x = placeholder("x", (None, 5, 8))
+        shape = tf.shape(x)
+        groups = tf.reshape(x, tf.stack([shape[0], shape[1], 4, within(shape[2])]))
+        y = layer_norm(groups, [1, 3]) * tf.reshape(gamma, [1, 1, 4, 2])
+        tf.reshape(y, [-1, 40], name="y")
+
+    expected = oracle.group_norm(x, gamma, groups=4, epsilon=1e-3).y
+    check(trace(make), {"x": x}, expected.reshape(3, 40), 1)
+
+
 def test_rows_flattened_by_prod_and_folded_back(rng) -> None:
     def make() -> None:
         x = placeholder("x", (None, None, 8))
