@@ -153,7 +153,7 @@ class OperandReader {
       return std::nullopt;
     }
     constexpr int64_t kMost = int64_t{1} << 31;  // a product of two has 63 bits
-    std::vector<int64_t> sizes(std::max(a->size(), b->size()), -1);
+    std::vector<int64_t> sizes(a->size() == 1 ? b->size() : a->size(), -1);
     for (size_t i = 0; i < sizes.size(); ++i) {
       const int64_t left = (*a)[a->size() == 1 ? 0 : i], right = (*b)[b->size() == 1 ? 0 : i];
       const bool known = left >= 0 && right >= 0 && left < kMost && right < kMost;
