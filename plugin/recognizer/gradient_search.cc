@@ -3,28 +3,26 @@
 #include <algorithm>
 #include <optional>
 
-#include "plugin/graph/constants.h"
 #include "plugin/recognizer/axes_order.h"
 #include "plugin/recognizer/bags.h"
 #include "plugin/recognizer/broadcast_sums.h"
 #include "plugin/recognizer/clamp_ops.h"
 #include "plugin/recognizer/dy_shape.h"
+#include "plugin/recognizer/gradient_candidates.h"
 #include "plugin/recognizer/gradient_check.h"
 #include "plugin/recognizer/gradient_reference.h"
+#include "plugin/recognizer/gradient_scene.h"
 #include "plugin/recognizer/moments.h"
 #include "plugin/recognizer/open_sizes.h"
 #include "plugin/recognizer/ops.h"
 #include "plugin/recognizer/parameter_shapes.h"
 #include "plugin/recognizer/reach.h"
-#include "plugin/recognizer/roundings.h"
 #include "plugin/recognizer/sample_counts.h"
 #include "plugin/recognizer/stops.h"
 
 namespace nv_norms {
 namespace {
 
-constexpr int kMaxDescendants = 120;  // of dy: a gradient has up to 80 nodes, then the next begins
-constexpr int kHopsFromX = 6;
 constexpr size_t kMaxTerms = 8;
 
 // Whether a term is taken off again, as in the gradient of x - x. That is 0; beside a fused dx it
@@ -51,24 +49,11 @@ class GradientSearch {
         forward_(forward),
         tried_(tried),
         keep_(keep),
-        roundings_(view, shapes, forward.statistics) {
-    const TensorId dy = tried.dy;
-    scene_ = SceneAround(view, shapes, forward.statistics);
-    scene_.dy = dy;
-    scene_.dy_like = tried.like;
-    LookBeforeTranspose();
-    from_dy_ = Dependents(view, scene_.before_dy.valid() ? scene_.before_dy : dy, kMaxDescendants);
-    scene_.dependents = from_dy_;
-    scene_.dependents.insert(forward.core.begin(), forward.core.end());
-    forward_core_.insert(forward.core.begin(), forward.core.end());
-    for (const Part& factor : tried_.factors) LookBehindTranspose(factor.tensor);
-    for (int node : from_dy_) {
-      for (const TensorId& input : view.inputs(node)) FollowIfOurs(input, kHopsFromX);
-    }
-  }
+        within_(SceneOfGradient(view, shapes, forward, tried)),
+        forward_core_(forward.core.begin(), forward.core.end()) {}
 
   BackwardMatch Run() {
-    const std::vector<int> candidates = FindCandidates();
+    const GradientCandidates candidates = CandidatesOfGradient(view_, forward_, within_);
     for (int attempt = 0; attempt < Interpreter::kMaxRestarts; ++attempt) {
       Interpreter interpreter(scene_, &axes_, /*draw=*/0);
       interpreter_ = &interpreter;
@@ -86,7 +71,7 @@ class GradientSearch {
                             !shapes_.Get(scene_.dy).rank_known;
         if (dy->Flat() == interpreter.Eval(forward_.x)->Flat()) {
           const bool thorough = attempt < Interpreter::kMaxRestarts / 2;
-          Visit(candidates, thorough ? candidates.size() : candidates_of_norm_);
+          Visit(candidates.nodes, thorough ? candidates.nodes.size() : candidates.of_norm);
         }
         if (!interpreter.restart()) TakeViews();
         if (!interpreter.restart()) CheckLayoutOfDx();
@@ -96,7 +81,7 @@ class GradientSearch {
       const Dim& parameter = reference_->parameter;
       GradientCheck check(view_, shapes_, forward_, tried_, scene_, from_dy_, match_, &axes_);
       if (!check.HoldsInEveryDraw() || !check.HoldsForEveryRank(x_dims_) ||
-          check.HangsOnOthers(interpreter, sources_, &behind_) ||
+          check.HangsOnOthers(interpreter, within_.sources, &behind_) ||
           !check.SizesSurelyFit(x_dims_, parameter)) {
         return BackwardMatch();
       }
@@ -134,94 +119,7 @@ class GradientSearch {
   }
 
  private:
-  // TensorFlow's layout pass transposes dy once for each of its readers.
-  void LookBeforeTranspose() {
-    const int node = scene_.dy.node;
-    if (view_.op(node) != "Transpose") return;
-    const auto order = IntConstant(view_, view_.inputs(node)[1].node);
-    if (!order) return;
-    std::vector<int64_t> sorted = order->values;
-    std::sort(sorted.begin(), sorted.end());
-    for (size_t i = 0; i < sorted.size(); ++i) {
-      if (sorted[i] != static_cast<int64_t>(i)) return;
-    }
-    scene_.before_dy = view_.inputs(node)[0];
-    scene_.dy_order = order->values;
-  }
-
-  // And so a factor, of which the gradient reads what is not transposed, too.
-  void LookBehindTranspose(TensorId factor) {
-    while (view_.op(factor.node) == "Transpose") {
-      scene_.dependents.insert(factor.node);
-      factor = view_.inputs(factor.node)[0];
-      if (view_.op(factor.node) != "Transpose") sources_.push_back(factor);
-    }
-  }
-
-  // Nodes that lead from x, gamma or the forward to the gradient without passing dy: Sub(x, mean)
-  // or Neg(gamma), say.
-  bool FollowIfOurs(TensorId tensor, int hops) {
-    const int node = tensor.node;
-    if (tensor == forward_.x || scene_.dependents.count(node) > 0) return true;
-    if (tensor == forward_.gamma) return true;
-    if (std::count(sources_.begin(), sources_.end(), tensor) > 0) return true;
-    if (hops == 0 || !IsFollowed(view_, node) || roundings_.Has(node)) return false;
-    const auto tried = not_ours_.find(node);
-    if (tried != not_ours_.end() && tried->second >= hops) return false;
-    bool ours = false;
-    for (const TensorId& input : view_.inputs(node)) {
-      ours = FollowIfOurs(input, hops - 1) || ours;
-    }
-    if (ours) {
-      scene_.dependents.insert(node);
-      not_ours_.clear();  // others may lead here
-    } else {
-      not_ours_[node] = hops;
-    }
-    return ours;
-  }
-
   bool FromDy(TensorId tensor) const { return IsFromDy(scene_, from_dy_, tensor); }
-
-  // dbeta, mostly.
-  bool IsSumOfDy(int node) const {
-    if (view_.op(node) != "Sum") return false;
-    TensorId tensor = view_.inputs(node)[0];
-    const auto is_passed = [&](int at) {  // a view, or a Sum that undoes a broadcast
-      return from_dy_.count(at) > 0 && (IsPlainView(view_.op(at)) || view_.op(at) == "Sum");
-    };
-    while (is_passed(tensor.node)) tensor = view_.inputs(tensor.node)[0];
-    return tensor == scene_.dy || tensor == scene_.before_dy;
-  }
-
-  // What reads x or the forward, or follows from what does, comes first, and Sums of dy:
-  // candidates_of_norm_ nodes. The rest, the nearest to dy first, may hold a Sum of dy behind more,
-  // and is what other branches behind the same dy do with it: each norm there may take a dozen
-  // restarts.
-  std::vector<int> FindCandidates() {
-    std::vector<int> nodes(from_dy_.begin(), from_dy_.end());
-    std::sort(nodes.begin(), nodes.end(), [&](int a, int b) {
-      return std::make_pair(view_.order(a), a) < std::make_pair(view_.order(b), b);
-    });
-    std::unordered_set<int> ours;
-    std::unordered_map<int, int> hops;
-    for (int node : nodes) {
-      for (const TensorId& input : view_.inputs(node)) {
-        const bool from_dy = from_dy_.count(input.node) > 0;
-        if (input == forward_.x || input == forward_.gamma || ours.count(input.node) > 0 ||
-            (scene_.dependents.count(input.node) > 0 && !from_dy)) {
-          ours.insert(node);
-        }
-        if (from_dy) hops[node] = std::max(hops[node], hops[input.node] + 1);
-      }
-    }
-    const auto rest = std::stable_partition(nodes.begin(), nodes.end(), [&](int node) {
-      return ours.count(node) > 0 || IsSumOfDy(node);
-    });
-    std::stable_sort(rest, nodes.end(), [&](int a, int b) { return hops[a] < hops[b]; });
-    candidates_of_norm_ = rest - nodes.begin();
-    return nodes;
-  }
 
   // The first `count` of the candidates.
   void Visit(const std::vector<int>& candidates, size_t count) {
@@ -433,15 +331,12 @@ class GradientSearch {
   const ForwardMatch& forward_;
   const TriedDy& tried_;
   const std::function<bool(int)>& keep_;
-  Roundings roundings_;
-  size_t candidates_of_norm_ = 0;
-  Scene scene_;
+  const GradientScene within_;
+  const Scene& scene_ = within_.scene;
+  const std::unordered_set<int>& from_dy_ = within_.from_dy;
+  const std::unordered_set<int> forward_core_;
   Axes axes_;
-  std::vector<TensorId> sources_;  // of factors, behind Transposes
-  std::unordered_set<int> from_dy_, forward_core_;
-  std::unordered_map<int, int> not_ours_;  // within so many hops
-  std::unordered_set<int> behind_;         // the nodes that the outputs came from
-
+  std::unordered_set<int> behind_;  // the nodes that the outputs came from
   std::optional<SampleCounts> sample_counts_;
 
   Interpreter* interpreter_ = nullptr;
