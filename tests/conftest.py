@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import zlib
@@ -30,7 +31,25 @@ def _why_no_gpu() -> str:
     return "" if usable else message
 
 
+def _sample(items: list[pytest.Item]) -> None:
+    """Marks as slow the cases of tests marked sampled(n) but for one in n, the same ones always.
+
+    By their names' checksums, as every n-th would leave out values of a parameter altogether.
+    """
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for all_of_one in cases.values():
+        (n,) = all_of_one[0].get_closest_marker("sampled").args
+        ordered = sorted(all_of_one, key=lambda item: zlib.crc32(item.name.encode()))
+        for item in ordered[math.ceil(len(ordered) / n) :]:
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(tryfirst=True)  # before the cases that are marked slow are left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    _sample(items)
     wanting = [item for item in items if item.get_closest_marker("gpu")]
     if not wanting:
         return

@@ -98,6 +98,7 @@ def test_norm_outside_of_the_activations_branch_stays_there(slope, taken, rng, o
     np.testing.assert_allclose(got, expected if taken else 2.0 * expected, 1e-4, 1e-5)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("batch", [2, None])
 @pytest.mark.parametrize(
     "policy",

@@ -69,6 +69,7 @@ def assert_same_names(before, after, fetches):
 LINES = [line for table in ("keras3", "functions", "spellings", "contexts") for line in load(table)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line.name)
 def test_rewritten_graph_runs_and_second_pass_finds_nothing(line):
     builder = Builder(line, "float32", seed=11)

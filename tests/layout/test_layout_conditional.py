@@ -41,6 +41,7 @@ NORMS = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("batch", [3, None])
 @pytest.mark.parametrize("activation", [tf.nn.leaky_relu, tf.nn.silu], ids=["leaky_relu", "silu"])

@@ -92,6 +92,7 @@ def assert_close(stock, fused, tolerance: float) -> None:
         np.testing.assert_allclose(b / scale, a / scale, atol=tolerance, rtol=0)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("build", "norm", "activation", "spatial", "batch"), CASES)
 def test_norms_cost_no_transposes(build, norm, activation, spatial, batch):
     keras.utils.set_random_seed(0)

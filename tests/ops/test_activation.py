@@ -232,6 +232,7 @@ def test_only_what_is_there_gets_a_gradient(
     assert [g.shape for g in gradients] == [v.shape for v in (x, *scale, *offset)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("slope", [0.0, SLOPE, "silu"])
 @pytest.mark.parametrize("norm", TAPES, ids=str)

@@ -78,6 +78,7 @@ def _both_twice(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
     return _norm(_norm(x) * gamma) * gamma + beta + x
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("loss", [tf.sin, tf.square])
 @pytest.mark.parametrize("known", [(None,), (None, None), (3, None)], ids=str)
 @pytest.mark.parametrize("channels", [1, 6])

@@ -98,6 +98,7 @@ def test_scale_of_each_sample(rng, norm: Callable, rms: bool, axes: list[int], j
         np.testing.assert_allclose(got, exact, 1e-4, 1e-5 * size)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
 @pytest.mark.parametrize("norm", [_divided, _multiplied, _shifted], ids=lambda norm: norm.__name__)
 @pytest.mark.parametrize("batches", [(3, 3), (1, 3), (3, 1), (1, 1)], ids=str)
@@ -124,6 +125,7 @@ def test_scale_that_may_be_of_another_batch(
         np.testing.assert_allclose(got, expected, 1e-3, 1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
 @pytest.mark.parametrize("batch", [3, None], ids=["", "unknown"])
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1, 1)], ids=str)

@@ -143,6 +143,7 @@ def test_norm_and_its_gradients_are_one_op_each(rng, last, groups, norm, given) 
 _SOME = [("dx",), ("dx", "doffset"), ("dx", "dscale"), ("dscale", "doffset"), ("dscale",)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("gradients", _SOME, ids=",".join)
 @pytest.mark.parametrize("norm", NORMS, ids=lambda n: n.__name__)
 @pytest.mark.parametrize("groups", [CHANNELS, 2])

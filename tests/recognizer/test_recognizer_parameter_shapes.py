@@ -27,6 +27,7 @@ def _expected(x: np.ndarray, dy: np.ndarray, merged: tuple, axes: tuple, gamma: 
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("known", [True, False], ids=["known", "unknown batch"])
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize(

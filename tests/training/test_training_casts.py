@@ -39,6 +39,7 @@ def test_step_between_float32(rng, norm: Norm, policy: str) -> None:
     assert_counts(report, {norm.kind: 1}, {norm.kind: 1})
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("compiled", [False, True], ids=["function", "xla"])
 @pytest.mark.parametrize("norm", FOUR, ids=lambda norm: norm.name)
 def test_fit_with_a_norm_first_and_a_loss_in_float32(rng, norm: Norm, compiled: bool) -> None:

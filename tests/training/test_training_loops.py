@@ -113,6 +113,7 @@ def test_unrolled(rng, norm: Norm) -> None:
     _check(rng, norm, loop, STEPS)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("norm", [*FOUR, TF_KERAS_LAYER], ids=lambda norm: norm.name)
 @pytest.mark.parametrize("known", ["static", "batch"])
 def test_while_loop(rng, norm: Norm, known: str) -> None:
@@ -127,6 +128,7 @@ def test_condition(rng, norm: Norm) -> None:
     _check(rng, norm, _conditions, STEPS)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "loop,count",
     [
@@ -213,6 +215,7 @@ def test_tape_inside_a_branch(rng, norm: Norm) -> None:
     assert {r.direction: r.fused for r in report}["backward"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("norm", [LAYER, RMS, TF_KERAS_LAYER], ids=lambda norm: norm.name)
 def test_gradient_of_a_gradient_of_a_loop(rng, norm: Norm) -> None:
     """The second derivative is by TensorFlow's own ops, of one fused gradient.

@@ -69,6 +69,7 @@ def _train(case: Case, policy: str, size: int, seed: int, weights=None):
     return np.array(losses.values), start
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case,policy,size", _PARAMETERS)
 def test_loss_curves_are_the_same(rng, case: Case, policy: str, size: int) -> None:
     seed = int(rng.integers(2**31))

@@ -32,6 +32,7 @@ def _step(norm: Norm, layers, known: str, x: np.ndarray):
     return step
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "norm,known,policy",
     [
@@ -57,6 +58,7 @@ def test_a_norm_computes_only_y_and_dx_in_full(rng, norm: Norm, known: str, poli
     assert len(stock) > len(fused)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_norms_of_a_model_compute_only_y_and_dx_in_full(rng, case: Case, policy: str) -> None:

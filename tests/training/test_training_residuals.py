@@ -74,6 +74,7 @@ def test_residual_around_norm_and_matmul(rng, norm: Norm) -> None:
     _check(rng, norm, layer, loss, [*variables, w], [x, dy], [dx + dy, *rest, dw])
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("shared", [False, True], ids=["each", "shared"])
 @pytest.mark.parametrize("norm", FOUR, ids=lambda norm: norm.name)
 def test_forty_blocks_around_norms(rng, norm: Norm, shared: bool) -> None:

@@ -57,6 +57,7 @@ def _penalty(rng, norm: Norm, known: str, fetch_y: bool = True, tapes_outside: b
     return make, [x, dy], ([norm.forward(x, values)] if fetch_y else []) + exact
 
 
+@pytest.mark.sampled(3)
 @NORMS
 @pytest.mark.parametrize("known", ["static", "batch"])
 def test_gradient_penalty(rng, norm: Norm, known: str) -> None:
@@ -64,6 +65,7 @@ def test_gradient_penalty(rng, norm: Norm, known: str) -> None:
     check(*_penalty(rng, norm, known), one, one, units=32)
 
 
+@pytest.mark.sampled(3)
 @NORMS
 def test_gradient_penalty_by_tapes_outside_of_the_function(rng, norm: Norm) -> None:
     """The function's gradient is another function, whose gradient is a third."""
@@ -126,6 +128,7 @@ def test_forward_mode(rng, norm: Norm) -> None:
 _EXACT = (RMS, CENTRED, TF_KERAS_LAYER, LLAMA)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "norm,forward,backward,refused",
     [

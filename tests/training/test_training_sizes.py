@@ -69,6 +69,7 @@ def test_norm_behind_a_layer_without_bias(rng, front: str, norm: int | str) -> N
 SPATIAL = (6, 5, 3)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.usefixtures("every_norm")
 @pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
 @pytest.mark.parametrize("known", ["none", "batch", "first", "all"])

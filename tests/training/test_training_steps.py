@@ -152,6 +152,7 @@ def _check_fit(rng, norm: Norm, samples: int, library: str) -> None:
 SAMPLES = pytest.mark.parametrize("samples", [8, 6], ids=["whole batches", "ragged"])
 
 
+@pytest.mark.sampled(2)
 @NORMS
 @SAMPLES
 def test_fit(rng, norm: Norm, samples: int) -> None:
@@ -159,6 +160,7 @@ def test_fit(rng, norm: Norm, samples: int) -> None:
     _check_fit(rng, norm, samples, "keras")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "norm", [TF_KERAS_LAYER, TF_KERAS_MIDDLE, TF_KERAS_GROUP], ids=lambda norm: norm.name
 )

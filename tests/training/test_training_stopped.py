@@ -109,6 +109,7 @@ def _inside(function, x, variables, dy):
     return tf.function(lambda x, dy: _tape(function, x, variables, dy), autograph=False)(x, dy)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "run", [_outside, _persistent, _compiled, _branch, _loop, _inside], ids=lambda run: run.__name__
 )

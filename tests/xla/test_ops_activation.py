@@ -90,6 +90,7 @@ def test_empty_tensors(compiled: Any, device: str, shape: tuple[int, ...]) -> No
 MASK = np.array([True, False, True, True])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("where", ["tape inside", "tape outside", "all but some masked rows"])
 @pytest.mark.parametrize("slope", [0.0, SLOPE, "silu"])
 @pytest.mark.parametrize("norm", TAPES, ids=str)

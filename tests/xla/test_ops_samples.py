@@ -12,6 +12,7 @@ from support import DTYPES
 from test_shared_samples import CHANNELS, NORMS, ROWS, SHARED, Case, check
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("shared", [(False, False, False), *SHARED], ids=str)
 @pytest.mark.parametrize("norm", NORMS, ids=str)
 def test_as_if_each_had_all_samples(

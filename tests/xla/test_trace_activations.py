@@ -292,6 +292,7 @@ def small_model(policy: str, layer: Callable[[], Any], groups: int) -> keras.Mod
     return model
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize(
     ("slope", "policy", "groups"),

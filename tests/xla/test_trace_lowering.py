@@ -33,6 +33,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 @pytest.mark.parametrize("kind,attributes", KINDS)
 def test_stock_functions_compute_what_the_ops_do(

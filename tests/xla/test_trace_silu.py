@@ -256,6 +256,7 @@ def test_saved_model(norm: Norm, x: tf.Tensor, tmp_path: Any) -> None:
     close([module.call(x), loaded.call(x)], [exact(norm, x)] * 2)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
 def test_keras_model(policy: str, rng: np.random.Generator) -> None:
     """fit, which has its tape inside, and predict."""
