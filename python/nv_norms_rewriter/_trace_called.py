@@ -98,11 +98,13 @@ def _copied(graph: Any, arguments: Sequence[Any], function_type: Any) -> Any:
             f"the normalizations in {graph.name} stay as they are: {type(error).__name__}: {error}"
         )
         return None
-    return None if any(map(_has_functions, copy.get_operations())) else copy
+    return None if any(map(_is_loop_or_branch, copy.get_operations())) else copy
 
 
-def _has_functions(op: Any) -> bool:
-    return any(attr.type in ("func", "list(func)") for attr in op.op_def.attr)
+def _is_loop_or_branch(op: Any) -> bool:
+    """Whether it has functions, and is no call that stays one."""
+    attributes = op.op_def.attr if op.type not in _CALLS else ()
+    return any(attr.type in ("func", "list(func)") for attr in attributes)
 
 
 def _may_hold_norms(graph: Any) -> bool:

@@ -238,6 +238,31 @@ def test_loop_and_branch(
     assert found() == 0
 
 
+@pytest.mark.parametrize("loaded", [False, True])
+def test_compiled_function_inside(
+    layer: Layer, x: tf.Tensor, dy: tf.Tensor, tmp_path: Path, loaded: bool
+) -> None:
+    """As Keras has one around a convolution of each channel: it stays a call."""
+    sin = compile_xla(lambda y: tf.sin(y))
+    model = Model(layer, lambda y: layer(sin(y)))
+    model.ordinary.get_concrete_function()
+    inner = layer.exact(x)
+    y = layer.exact(np.sin(inner))
+    of_sin, dgamma, dbeta = layer.exact_gradients(np.sin(inner), dy)
+    dx, *more = layer.exact_gradients(x, of_sin * np.cos(inner))
+    owner = load(model, tmp_path) if loaded else model
+    nv_norms_rewriter.clear_report()
+    calls = lambda x: owner.ordinary(x)["y"]  # noqa: E731
+    variables = [owner.layer.gamma, owner.layer.beta]
+    step = lambda x, dy: gradients_of(calls, variables, x, dy)  # noqa: E731
+    before = tf.function(step, autograph=False)(x, dy)  # which gives its call more outputs
+    for got in (before, compile_xla(step)(x, dy)):
+        for actual, exact in zip(got, [y, dx, dgamma + more[0], dbeta + more[1]], strict=True):
+            np.testing.assert_allclose(actual, exact, 1e-4, 1e-4 * np.abs(exact).max())
+    close(compile_xla(lambda x: calls(x))(x), y)
+    assert (found(), found("backward")) == (4, 2)
+
+
 def test_effects_stay_in_order(layer: Layer, x: tf.Tensor) -> None:
     state = tf.Variable(1.0)
 
