@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import _process, _trace_where
+from . import _library, _process, _trace_where
 
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 # In v1 loops, which XLA does not compile, tensors go in circles.
@@ -42,30 +42,34 @@ def install(rewrite: Callable[[Any], bool]) -> None:
         is_inside = not context.executing_eagerly() and _trace_where.builds_for_xla()
         function = None
         if is_inside and not _trace_where.is_for_xla(self._attrs):
-            function = _instead(self, tensor_inputs)
+            function = _or_none(of_called, self.graph, self, tensor_inputs)
         return call(function or self, tensor_inputs, captured_inputs)
 
-    def _instead(function: Any, arguments: Any) -> Any:
-        graph = _copied(function.graph, arguments, function.function_type)
-        if graph is None:
+    def of_called(graph: Any, function: Any, arguments: Any) -> Any:
+        copy = _copied(graph, arguments, function.function_type)
+        has_own = copy is not None and _has_own_gradients(copy)
+        if copy is None or has_own and record.could_possibly_record() or not rewrite(copy):
             return None
-        has_own = _has_own_gradients(graph)
-        if has_own and record.could_possibly_record() or not rewrite(graph):
-            return None
-        copy = make(graph, function.function_type, {})
+        made = make(copy, function.function_type, {})
         if has_own:
-            copy._get_gradient_function = function._get_gradient_function
-        return copy
+            made._get_gradient_function = function._get_gradient_function
+        return made
 
     @functools.wraps(make)
     def from_func_graph(
         graph: Any, function_type: Any, attrs: Any, *more: Any, **named: Any
     ) -> Any:
+        function = None
         if _is_loading() and _trace_where.is_for_xla(attrs):
-            copy = _copied(graph, (), function_type)
-            graph = graph if copy is None or _has_own_gradients(copy) else copy
+            function = _or_none(of_loaded, graph, function_type, attrs)
+        return function or make(graph, function_type, attrs, *more, **named)
+
+    def of_loaded(graph: Any, function_type: Any, attrs: Any) -> Any:
+        copy = _copied(graph, (), function_type)
+        if copy is None or _has_own_gradients(copy):
             rewrite(graph)
-        return make(graph, function_type, attrs, *more, **named)
+            return None
+        return make(copy, function_type, attrs) if rewrite(copy) else None
 
     @functools.wraps(load)
     def load_functions(*arguments: Any, **keywords: Any) -> Any:
@@ -86,18 +90,24 @@ def _is_loading() -> bool:
     return getattr(_process.state()["thread"], "loading", False)
 
 
-def _copied(graph: Any, arguments: Sequence[Any], function_type: Any) -> Any:
-    """A copy of the FuncGraph with what it calls in it; None if there is no norm to fuse, or if it
-    has loops or branches, which TensorFlow differentiates by the graphs that it has of them."""
+def _or_none(make: Callable[..., Any], graph: Any, *arguments: Any) -> Any:
+    """What `make` gives of the graph; None if it raises, as the user's program must go on."""
     try:
-        if not _may_hold_norms(graph):
-            return None
-        copy = _copy(graph, arguments, len(function_type.flat_outputs))
-    except Exception as error:  # noqa: BLE001 (whatever it is, the user's program must go on)
+        return make(graph, *arguments)
+    except Exception as error:  # noqa: BLE001 (whatever it is)
         _process.say_once(
             f"the normalizations in {graph.name} stay as they are: {type(error).__name__}: {error}"
         )
         return None
+
+
+def _copied(graph: Any, arguments: Sequence[Any], function_type: Any) -> Any:
+    """A copy of the FuncGraph with what it calls in it; None if there is no norm to fuse, or if it
+    has loops or branches, which TensorFlow differentiates by the graphs that it has of them."""
+    is_on = _library.core().is_enabled() and _trace_where.may_be_edited(graph)
+    if not is_on or not _may_hold_norms(graph):
+        return None
+    copy = _copy(graph, arguments, len(function_type.flat_outputs))
     return None if any(map(_is_loop_or_branch, copy.get_operations())) else copy
 
 

@@ -14,6 +14,7 @@ from traced import SHAPE, Layer, close, found, ops_in
 
 import nv_norms_rewriter
 import oracle
+from nv_norms_rewriter import _trace_called
 
 pytestmark = pytest.mark.usefixtures("every_norm")
 
@@ -335,6 +336,25 @@ def test_switched_off(layer: Layer, x: tf.Tensor, tmp_path: Path) -> None:
         close(loaded.compiled(x)["y"], layer.exact(x))
     nv_norms_rewriter.configure(xla="none")
     close(compile_xla(lambda x: inner(x))(x), layer.exact(x))
+    assert found() == 0
+
+
+def test_copy_that_cannot_be_made(
+    layer: Layer, x: tf.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then what was there runs, and the report says so."""
+
+    def fail(*arguments: Any) -> None:
+        raise RuntimeError("cannot be copied today")
+
+    tf.saved_model.save(Model(layer), str(tmp_path))
+    inner = tf.function(lambda x: layer(x), [OPEN], autograph=False)
+    inner.get_concrete_function()
+    monkeypatch.setattr(_trace_called, "_copy", fail)
+    close(compile_xla(lambda x: inner(x))(x), layer.exact(x))
+    loaded = tf.saved_model.load(str(tmp_path))
+    close(loaded.compiled(x)["y"], layer.exact(x))
+    assert "cannot be copied today" in str(nv_norms_rewriter.report())
     assert found() == 0
 
 
