@@ -107,7 +107,8 @@ def _copied(graph: Any, arguments: Sequence[Any], function_type: Any) -> Any:
     is_on = _library.core().is_enabled() and _trace_where.may_be_edited(graph)
     if not is_on or not _may_hold_norms(graph):
         return None
-    copy = _copy(graph, arguments, len(function_type.flat_outputs))
+    with _process.state()["differentiated"]:  # while no other thread edits it
+        copy = _copy(graph, arguments, len(function_type.flat_outputs))
     return None if any(map(_is_loop_or_branch, copy.get_operations())) else copy
 
 
