@@ -13,7 +13,6 @@ def test_keras3_norm_is_fused(case: Case) -> None:
     run(case)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", parameters("functions", "spellings"))
 def test_hand_written_norm_is_fused(case: Case) -> None:
     run(case)
@@ -24,13 +23,11 @@ def test_keras_hub_norm_is_fused(case: Case) -> None:
     run(case)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", parameters("legacy"))
 def test_keras2_norm_is_fused(case: Case) -> None:
     run(case)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", parameters("contexts"))
 def test_norm_among_neighbours_is_fused(case: Case) -> None:
     run(case)
