@@ -9,10 +9,10 @@ function itself where no norm is fused in the copy.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from . import _library, _process, _trace_where
+from . import _library, _process, _trace_describe, _trace_where
 
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 # In v1 loops, which XLA does not compile, tensors go in circles.
@@ -46,9 +46,12 @@ def install(rewrite: Callable[[Any], bool]) -> None:
         return call(function or self, tensor_inputs, captured_inputs)
 
     def of_called(graph: Any, function: Any, arguments: Any) -> Any:
-        copy = _copied(graph, arguments, function.function_type)
-        has_own = copy is not None and _has_own_gradients(copy)
-        if copy is None or has_own and record.could_possibly_record() or not rewrite(copy):
+        ops = _to_copy(graph)
+        has_own = _has_own_gradients(ops)
+        if not ops or has_own and record.could_possibly_record():
+            return None
+        copy = _copy(graph, arguments, len(function.function_type.flat_outputs))
+        if not rewrite(copy):
             return None
         made = make(copy, function.function_type, {})
         if has_own:
@@ -65,10 +68,11 @@ def install(rewrite: Callable[[Any], bool]) -> None:
         return function or make(graph, function_type, attrs, *more, **named)
 
     def of_loaded(graph: Any, function_type: Any, attrs: Any) -> Any:
-        copy = _copied(graph, (), function_type)
-        if copy is None or _has_own_gradients(copy):
+        ops = _to_copy(graph)
+        if not ops or _has_own_gradients(ops):
             rewrite(graph)
             return None
+        copy = _copy(graph, (), len(function_type.flat_outputs))
         return make(copy, function_type, attrs) if rewrite(copy) else None
 
     @functools.wraps(load)
@@ -101,21 +105,27 @@ def _or_none(make: Callable[..., Any], graph: Any, *arguments: Any) -> Any:
         return None
 
 
-def _copied(graph: Any, arguments: Sequence[Any], function_type: Any) -> Any:
-    """A copy of the FuncGraph with what it calls in it; None if there is no norm to fuse, or if it
-    has loops or branches, which TensorFlow differentiates by the graphs that it has of them."""
+def _to_copy(graph: Any) -> list[Any]:
+    """The ops of the FuncGraph and of what it calls; none if there is no norm to fuse, or if it has
+    loops or branches, which TensorFlow differentiates by the graphs that it has of them."""
     is_on = _library.core().is_enabled() and _trace_where.may_be_edited(graph)
     if not is_on or not _may_hold_norms(graph):
-        return None
-    with _process.state()["differentiated"]:  # while no other thread edits it
-        copy = _copy(graph, arguments, len(function_type.flat_outputs))
-    return None if any(map(_is_loop_or_branch, copy.get_operations())) else copy
+        return []
+    ops = list(_ops(graph))
+    return [] if any(map(_is_loop_or_branch, ops)) else ops
+
+
+def _ops(graph: Any) -> Iterator[Any]:
+    for op in graph.get_operations():
+        yield op
+        body = _body(op)
+        if body is not None:
+            yield from _ops(body)
 
 
 def _is_loop_or_branch(op: Any) -> bool:
-    """Whether it has functions, and is no call that stays one."""
-    attributes = op.op_def.attr if op.type not in _CALLS else ()
-    return any(attr.type in ("func", "list(func)") for attr in attributes)
+    """Whether it is of a loop, or has functions and is no call, which may stay one."""
+    return op.type in _V1_LOOPS or (op.type not in _CALLS and _trace_describe.has_functions(op))
 
 
 def _may_hold_norms(graph: Any) -> bool:
@@ -123,20 +133,18 @@ def _may_hold_norms(graph: Any) -> bool:
     for XLA when it was traced, and is not fused for a tape."""
     ops = graph.get_operations()
     types = {op.type for op in ops}
-    if getattr(graph, _trace_where.LOOKED_AT, "") == "xla" or not types.isdisjoint(_V1_LOOPS):
-        return False
-    if _trace_where.holds_fused(graph):
+    if getattr(graph, _trace_where.LOOKED_AT, "") == "xla" or _trace_where.holds_fused(graph):
         return False
     if _trace_where.is_of_interest(types):
         return True
-    bodies = (_body(op) for op in ops if op.type in _CALLS)
+    bodies = map(_body, ops)
     return any(body is not None and _may_hold_norms(body) for body in bodies)
 
 
-def _has_own_gradients(graph: Any) -> bool:
+def _has_own_gradients(ops: Iterable[Any]) -> bool:
     """Whether a program has said what the gradient of an op is (`tf.custom_gradient`), which may
     read tensors of the very graph in which it was traced."""
-    return any(_has_own_gradient(op.node_def) for op in graph.get_operations())
+    return any(_has_own_gradient(op.node_def) for op in ops)
 
 
 def _has_own_gradient(node: Any) -> bool:
@@ -146,8 +154,10 @@ def _has_own_gradient(node: Any) -> bool:
 
 
 def _body(op: Any) -> Any:
-    """The FuncGraph of the function that an op calls; None if the call is to stay one: what XLA
-    compiles was looked at when it was traced or loaded, or is to stay."""
+    """The FuncGraph of the function that an op calls; None if it calls none, or is to stay a call:
+    what XLA compiles was looked at when it was traced or loaded, or is to stay."""
+    if op.type not in _CALLS:
+        return None
     node = op.node_def
     if _has_own_gradient(node):
         return None
@@ -168,7 +178,13 @@ def _copy(graph: Any, arguments: Sequence[Any], number: int) -> Any:
     copy = func_graph.FuncGraph(
         graph.name, structured_input_signature=graph.structured_input_signature
     )
-    with copy.as_default(), tf.name_scope(""), tf.device(None), tf.control_dependencies(None):
+    with (
+        _process.state()["differentiated"],  # no other thread edits the graph meanwhile
+        copy.as_default(),
+        tf.name_scope(""),
+        tf.device(None),
+        tf.control_dependencies(None),
+    ):
         replay = _Replay(copy)
         copy.inputs = [replay.same(tensor.op, []).outputs[0] for tensor in graph.inputs]
         for given, argument in zip(copy.inputs, arguments, strict=False):
@@ -196,19 +212,17 @@ class _Replay:
     ) -> tuple[list[Any], list[Any]]:
         """The outputs and the control outputs of the function of these inputs; what has effects
         waits for the ops `waits`."""
-        from ._trace_describe import reading_order
-
         for function in graph._functions.values():
             self._into._add_function_recursive(function)
         tensors = dict(zip(map(id, graph.inputs), inputs, strict=True))
         # The first and the last ops that stand for one: of a call, what is before and behind it.
         begins: dict[Any, Any] = {}
         ends: dict[Any, list[Any]] = {tensor.op: list(waits) for tensor in graph.inputs}
-        for op in reading_order(graph):
+        for op in _trace_describe.reading_order(graph):
             if op in ends:
                 continue
             read = [tensors[id(tensor)] for tensor in op.inputs]
-            called = _body(op) if op.type in _CALLS else None
+            called = _body(op)
             if called is None:
                 begins[op] = self.same(op, read, scope)
                 outputs, ends[op] = begins[op].outputs, [begins[op]]
@@ -220,7 +234,8 @@ class _Replay:
             tensors.update(zip(map(id, op.outputs), outputs, strict=False))
         for op, begin in begins.items():
             before = [end for source in op.control_inputs for end in ends[source]]
-            before += waits if op.op_def.is_stateful else ()
+            if waits and op.op_def.is_stateful:
+                before += waits
             begin._add_control_inputs(list(dict.fromkeys(before)))
         controls = [end for op in graph.control_outputs for end in ends[op]]
         return [tensors[id(tensor)] for tensor in graph.outputs], list(dict.fromkeys(controls))

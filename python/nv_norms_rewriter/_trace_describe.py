@@ -24,8 +24,8 @@ OUTPUT = "/nv_norms_output_"
 
 # They read a variable, whose handle tells the shape.
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd"})
-# The types of ops that is_opaque() has been asked about, and what it said.
-_OPAQUE: dict[str, bool] = dict.fromkeys(_READS, True)
+# The types of ops that has_functions() has been asked about, and what it said.
+_HAS_FUNCTIONS: dict[str, bool] = {}
 _TAKE_INTEGERS = frozenset({"Reshape", "Mean", "Sum"})
 # Of axes, in what vectorized_map makes of a reduction: three steps, each of which reads them twice.
 _MOST_STEPS = 8
@@ -231,11 +231,16 @@ def _known(tensor: tf.Tensor, steps: int = _MOST_STEPS) -> Any:
 
 def is_opaque(op: tf.Operation) -> bool:
     """Whether it reads a variable, or calls functions."""
-    opaque = _OPAQUE.get(op.type)
-    if opaque is None:  # an op_def is long to make
-        opaque = any(attr.type in ("func", "list(func)") for attr in op.op_def.attr)
-        _OPAQUE[op.type] = opaque
-    return opaque
+    return op.type in _READS or has_functions(op)
+
+
+def has_functions(op: tf.Operation) -> bool:
+    """Whether it calls functions: once, in a loop or in a branch."""
+    has = _HAS_FUNCTIONS.get(op.type)
+    if has is None:  # an op_def is long to make
+        has = any(attr.type in ("func", "list(func)") for attr in op.op_def.attr)
+        _HAS_FUNCTIONS[op.type] = has
+    return has
 
 
 def are_one_read(a: tf.Operation, b: tf.Operation) -> bool:
