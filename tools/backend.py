@@ -24,12 +24,13 @@ Settings = dict[str, object] | None
 
 
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
-    """TensorFlow for its headers; the CUDA compiler unless CUDA_HOME names one (or "none")."""
-    cuda = versions.cuda_requirements() if environment.wants_cuda_packages() else []
-    return [f"tensorflow=={versions.TENSORFLOW}", *cuda]
+    """TensorFlow for its headers, and the CUDA compiler where it is needed."""
+    return _requirements("release")
 
 
-get_requires_for_build_editable = get_requires_for_build_wheel
+def get_requires_for_build_editable(config_settings: Settings = None) -> list[str]:
+    """As for a wheel."""
+    return _requirements("development")
 
 
 def build_wheel(
@@ -57,6 +58,11 @@ def build_editable(
 
 def _platform() -> str:
     return f"linux_{platform.machine()}"
+
+
+def _requirements(config: str) -> list[str]:
+    cuda = versions.cuda_requirements() if environment.wants_cuda_packages(config) else []
+    return [f"tensorflow=={versions.TENSORFLOW}", *cuda]
 
 
 def _build(config: str) -> None:

@@ -32,7 +32,7 @@ def build(config: str, python: str = str(environment.PYTHON), packages: str = ""
     """Leaves the libraries in python/nv_norms_rewriter/lib; does nothing where they are current.
 
     Args:
-      config: "development" (CUDA code for one architecture) or "release" (for all).
+      config: "development" (CUDA code for this machine's GPU) or "release" (for all).
       python: the Python whose TensorFlow to build against.
       packages: a digest of that Python's packages.
     """
@@ -40,6 +40,7 @@ def build(config: str, python: str = str(environment.PYTHON), packages: str = ""
     for folder in _SOURCE_FOLDERS:
         sources += [path for path in (ROOT / folder).rglob("*") if path.is_file()]
     settings = [f"{name}={os.environ.get(name, '')}" for name in _SETTINGS]
+    settings.append(f"cuda={environment.wants_cuda(config)}")
     stamp = WORK / "libraries.stamp"
     if not all((LIBRARY_FOLDER / name).exists() for name in LIBRARIES):
         stamp.unlink(missing_ok=True)
@@ -120,6 +121,8 @@ def _build(config: str, python: str, packages: str) -> None:
     flags += ["--curses=no", "--show_progress_rate_limit=5", "--output_groups=+ptxas"]
     if config == "release":
         flags.append("--config=release")
+    if not environment.wants_cuda(config):
+        flags.append("--repo_env=CUDA_HOME=none")
     targets = [f"//plugin:{name}" for name in LIBRARIES]
     run(
         f"Building the libraries ({config})",
@@ -134,10 +137,10 @@ def _build(config: str, python: str, packages: str) -> None:
     header = (outputs / "plugin" / "build_info.h").read_text()
     _write_ptxas_report(outputs / "kernels", re.findall(r"sm_\d+", header), config)
     if 'NV_NORMS_CUDA_VERSION ""' in header:
-        say(
-            "  No CUDA compiler (CUDA_HOME, or the package nvidia-cuda-nvcc): the libraries are "
-            "for the CPU alone."
-        )
+        reason = "NVIDIA driver (NV_NORMS_CUDA_ARCHITECTURES=sm_90 builds for a GPU all the same)"
+        if environment.wants_cuda(config):
+            reason = "CUDA compiler (CUDA_HOME, or the package nvidia-cuda-nvcc)"
+        say(f"  No {reason}: the libraries are for the CPU alone.")
 
 
 def _replace_libraries(built: pathlib.Path) -> None:

@@ -22,13 +22,30 @@ def has_nvidia_driver() -> bool:
     return bool(shutil.which("nvidia-smi")) or pathlib.Path("/proc/driver/nvidia").exists()
 
 
-def wants_cuda_packages() -> bool:
-    """Whether nvcc is to come from PyPI: CUDA_HOME names another one (or "none")."""
-    return not os.environ.get("CUDA_HOME")
+def wants_cuda(config: str) -> bool:
+    """Whether a build is to have CUDA code, which is three quarters of its time.
+
+    That of a wheel is for other machines as well; a development build's is for this one, unless
+    the environment asks for it.
+    """
+    home = os.environ.get("CUDA_HOME")
+    if home:
+        return home != "none"
+    asked = os.environ.get("NV_NORMS_CUDA_ARCHITECTURES")
+    return config == "release" or bool(asked) or has_nvidia_driver()
 
 
-def set_up() -> None:
-    """Makes .venv what tools/versions.py says; does nothing where it is that already."""
+def wants_cuda_packages(config: str) -> bool:
+    """Whether nvcc is to come from PyPI: CUDA_HOME names another one."""
+    return wants_cuda(config) and not os.environ.get("CUDA_HOME")
+
+
+def set_up(config: str = "development") -> None:
+    """Makes .venv what tools/versions.py says; does nothing where it is that already.
+
+    Args:
+      config: the build that it is for, as in bazel.build().
+    """
     python = _interpreter()
     _make_venv(python)
     version = _version(str(PYTHON))
@@ -38,7 +55,7 @@ def set_up() -> None:
         digest(wanted),
         lambda: _pip(f"Installing TensorFlow {versions.TENSORFLOW} and tools", wanted),
     )
-    if wants_cuda_packages():
+    if wants_cuda_packages(config):
         _try_pip(
             "Installing the CUDA compiler",
             versions.cuda_requirements(),

@@ -38,7 +38,7 @@ def build(config: str = "development") -> None:
         except BlockingIOError:
             say("Another make works in this folder; waiting for it.")
             fcntl.flock(lock, fcntl.LOCK_EX)
-        environment.set_up()
+        environment.set_up(config)
         bazel.build(config, packages=environment.packages_digest())
 
 

@@ -75,7 +75,9 @@ Answer AskDevices() {
 
 #else
 
-Answer AskDriver() { return {false, "built without a CUDA compiler: CPU only"}; }
+Answer AskDriver() {
+  return {false, "built for the CPU alone: build again where the NVIDIA driver is"};
+}
 Answer AskDevices() { return AskDriver(); }
 
 #endif

@@ -8,7 +8,7 @@ NV_NORMS_CUDA_ARCHITECTURES ("sm_90,sm_120") takes the place of both lists of ar
 # for each major version, and Turing's. The newest one's PTX covers what comes later.
 _RELEASE = ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"]
 
-# What a development build is for where the machine has no GPU.
+# What a development build is for where nvidia-smi names no GPU that nvcc knows.
 _DEVELOPMENT = "sm_90"
 
 _BUILD = """
