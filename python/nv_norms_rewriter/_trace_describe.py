@@ -26,7 +26,17 @@ OUTPUT = "/nv_norms_output_"
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd"})
 # The types of ops that has_functions() has been asked about, and what it said.
 _HAS_FUNCTIONS: dict[str, bool] = {}
-_TAKE_INTEGERS = frozenset({"Reshape", "Mean", "Sum"})
+# Which of their inputs are sizes, axes or places.
+_TAKE_INTEGERS = {
+    "BroadcastTo": (1,),
+    "Mean": (1,),
+    "Reshape": (1,),
+    "Slice": (1, 2),
+    "StridedSlice": (1, 2, 3),
+    "Sum": (1,),
+    "Tile": (1,),
+    "Transpose": (1,),
+}
 # Of axes, in what vectorized_map makes of a reduction: three steps, each of which reads them twice.
 _MOST_STEPS = 8
 _ARITHMETIC = {"AddV2": np.add, "GreaterEqual": np.greater_equal, "Cast": np.asarray}
@@ -159,26 +169,27 @@ def reading_order(graph: tf.Graph) -> dict[tf.Operation, int]:
 
 
 def _tell_integers(graph_def: GraphDef, graph: tf.Graph) -> None:
-    """Has Reshapes and reductions read constants in place of sizes and axes that are computed,
-    where Python knows them."""
+    """Has Reshapes, slices and reductions read constants in place of sizes, places and axes that
+    are computed, where Python knows them."""
     nodes = {node.name: node for node in graph_def.node}
     for op in graph.get_operations():
-        if op.type not in _TAKE_INTEGERS or op.name not in nodes:
+        if op.name not in nodes:
             continue
-        computed = op.inputs[1]
-        if computed.op.type == "Const" or is_opaque(computed.op):
-            continue
-        known = _known_sizes(op.outputs[0]) if op.type == "Reshape" else _known(computed)
-        if known is None:
-            continue
-        value = tf.make_tensor_proto(known, computed.dtype, np.shape(known))
-        name = f"{computed.op.name}{OUTPUT}{computed.value_index}"
-        if name not in nodes:
-            nodes[name] = graph_def.node.add(name=name, op="Const", device=computed.op.device)
-            nodes[name].attr["dtype"].type = computed.dtype.as_datatype_enum
-            nodes[name].attr["value"].tensor.CopyFrom(value)
-        if nodes[name].attr["value"].tensor == value:
-            nodes[op.name].input[1] = name
+        for slot in _TAKE_INTEGERS.get(op.type, ()):
+            computed = op.inputs[slot]
+            if computed.op.type == "Const" or is_opaque(computed.op):
+                continue
+            known = _known_sizes(op.outputs[0]) if op.type == "Reshape" else _known(computed)
+            if known is None:
+                continue
+            value = tf.make_tensor_proto(known, computed.dtype, np.shape(known))
+            name = f"{computed.op.name}{OUTPUT}{computed.value_index}"
+            if name not in nodes:
+                nodes[name] = graph_def.node.add(name=name, op="Const", device=computed.op.device)
+                nodes[name].attr["dtype"].type = computed.dtype.as_datatype_enum
+                nodes[name].attr["value"].tensor.CopyFrom(value)
+            if nodes[name].attr["value"].tensor == value:
+                nodes[op.name].input[slot] = name
 
 
 def _keep_arguments(graph_def: GraphDef, graph: tf.Graph) -> None:

@@ -85,3 +85,54 @@ def test_groups_of_a_repeated_image(rng: np.random.Generator, batch: int | None)
     back = oracle.backward(dy.reshape(groups.shape), groups, scale, (1, 2, 4), (3, 4), EPSILON)
     close(dx, 1.5 * back.dx.reshape(2, 3, 2, 2, 2, 8).sum((2, 4)))
     close(dgamma, back.dgamma.reshape(8))
+
+
+def _layer_norm(x: tf.Tensor, gamma: tf.Variable) -> tf.Tensor:
+    mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+    return (x - mean) * tf.math.rsqrt(variance + EPSILON) * gamma
+
+
+def _rms_norm(x: tf.Tensor, gamma: tf.Variable) -> tf.Tensor:
+    return x * tf.math.rsqrt(tf.reduce_mean(x * x, -1, keepdims=True) + EPSILON) * gamma
+
+
+@pytest.mark.parametrize("norm", [_layer_norm, _rms_norm], ids=["layer", "rms"])
+@pytest.mark.parametrize("length", [6, None])
+@pytest.mark.parametrize("what", ["positions", "crop", "window"])
+def test_slice_up_to_a_length(
+    rng: np.random.Generator, norm: Callable, length: int | None, what: str
+) -> None:
+    """Of learned positions, or of a longer tensor: where and how far a slice goes is a Pack, of
+    which inference makes a tensor of any rank."""
+    gamma = tf.Variable(rng.uniform(0.5, 2.0, 8).astype(np.float32))
+    learned = tf.Variable(rng.normal(size=(9, 8)).astype(np.float32))
+
+    def sliced(x: tf.Tensor) -> tf.Tensor:
+        time = tf.shape(x)[1]
+        if what == "positions":
+            return x + learned[:time]
+        longer = tf.concat([x, x[:, :3]], 1) + learned if length else tf.concat([x, x], 1)
+        begin = 1 if what == "window" else 0
+        return longer[:, begin : begin + time]
+
+    def step(x: tf.Tensor, dy: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            z = sliced(x)
+            y = norm(z, gamma)
+            loss = tf.reduce_sum(tf.square(y) * dy)
+        return [z, y, *tape.gradient(loss, [z, gamma])]
+
+    x, dy = rng.normal(size=(2, 2, 6, 8)).astype(np.float32)
+    signature = [tf.TensorSpec((None, length, 8))] * 2
+    function = tf.function(step, signature, jit_compile=True, autograph=False)
+    z, y, dz, dgamma = function(tf.constant(x), tf.constant(dy))
+    kind = "rms_norm" if norm is _rms_norm else "layer_norm"
+    assert nv_norms_rewriter.report().counts == {f"{kind} forward": 1, f"{kind} backward": 1}
+    assert z.shape == x.shape
+    z, scale, centred = np.float64(z), gamma.numpy(), norm is _layer_norm
+    exact = (oracle.layer_norm if centred else oracle.rms_norm)(z, scale, epsilon=EPSILON).y
+    close(y, exact)
+    back = oracle.backward(2 * exact * dy, z, scale, (2,), (2,), EPSILON, subtract_mean=centred)
+    close(dz, back.dx)
+    close(dgamma, back.dgamma)
