@@ -62,6 +62,7 @@ def both(action):
     return stock, action(), fused_kinds()
 
 
+@pytest.mark.sampled(2)
 # 8 = 2 batches of 4 (a static shape); 6 has a ragged last batch (traced again with unknown batch).
 @pytest.mark.parametrize(("count", "traces"), [(8, 1), (6, 2)])
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])

@@ -13,7 +13,7 @@ import nv_norms_rewriter
 from .graphs import run_all
 from .mutations import ACTIVATED, NORMS, change, source
 
-DEFAULT, LONG = 150, 30_000
+DEFAULT, LONG = 90, 30_000
 ACTIVATIONS, MORE_ACTIVATIONS = 40, 10_000
 
 

@@ -113,6 +113,7 @@ def test_norms_cost_no_transposes(build, norm, activation, spatial, batch):
     assert again == fused and not report.fused
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("batch", [None, 1, 3])
 @pytest.mark.parametrize("norm", ["instance", "layer", "rms", "explicit_layer"])
 def test_norm_before_the_first_convolution(norm, batch):

@@ -126,7 +126,7 @@ NORMS = [
 ]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("between", BETWEEN)
 @pytest.mark.parametrize("norm", NORMS)
 def test_each_norm_and_its_gradient_is_fused(rng, norm: Callable, between: str) -> None:

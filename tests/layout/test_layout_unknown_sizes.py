@@ -76,7 +76,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("rank", "residual", "between"), CASES)
 @pytest.mark.parametrize("norm", NORMS)
 def test_whole_gradients_are_fused(rng, rank: int, residual: bool, norm: str, between: str) -> None:

@@ -42,6 +42,7 @@ def _check(case: Case, run: Run, rng: np.random.Generator, dtype: str, device: s
     assert_close(doffset, gradients.dbeta, statistics, "doffset", 16)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_values_and_gradients_in_every_mode(
     case: Case, run: Run, rng: np.random.Generator, device: str
@@ -140,6 +141,7 @@ def test_tape_outside_of_the_function(rng: np.random.Generator) -> None:
         assert_close(value, want, "float32", name, 16)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("known", ["channels", "rank", "nothing"])
 def test_shapes_unknown_while_tracing(case: Case, known: str, rng: np.random.Generator) -> None:

@@ -33,6 +33,7 @@ def _inputs(case: Case, rng: np.random.Generator, dtype: str = "float32") -> lis
     return [x, *given, dy]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", ["eager", "graph", "compiled", "unknown batch"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -38,6 +38,7 @@ class Gradients(tf.Module):
         return {"y": y, **dict(zip(("dx", "dscale", "doffset"), gradients, strict=True))}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", [CASES[0], CASES[5], CASES[8], CASES[14]], ids=str)
 def test_a_saved_function_with_gradients(
     case: Case, tmp_path: Path, rng: np.random.Generator

@@ -290,6 +290,7 @@ GROUP_SHAPES = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("channels_last", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape,groups", GROUP_SHAPES)

@@ -53,6 +53,7 @@ def layer(
     return actual, expect(dy, x, gamma, axis, axis, EPSILON)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("wanted", ALL)
 @pytest.mark.parametrize("scaled", [True, False])
 @pytest.mark.parametrize("shape,axis", LAYER_SHAPES)
@@ -183,6 +184,7 @@ def test_rms_norm(
     check(actual, expect(dy, x, gamma, axis, axis, EPSILON, "rms"))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("channels_last", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
@@ -233,6 +235,7 @@ def test_the_same_bits_every_time(
             np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype,units", [("float64", 2.0**30), ("float32", 16)])
 @pytest.mark.parametrize("kind,shape,width,attributes", [
     ("LayerNorm", (3, 7), 7, {"axis": [-1]}),

@@ -60,6 +60,7 @@ def test_a_shift_of_more_samples_than_x_and_a_product(rng, batches, jit: bool) -
     _same_as_stock(rng, lambda x, b, g: _norm(x, None, b) * g, known, shapes, jit)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
 @pytest.mark.parametrize("scaled", [False, True], ids=["shift", "scale"])
 @pytest.mark.parametrize(

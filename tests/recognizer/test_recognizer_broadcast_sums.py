@@ -32,6 +32,7 @@ def _rms_norm(x: tf.Tensor) -> tf.Tensor:
     return x * tf.math.rsqrt(tf.reduce_mean(x * x, -1, keepdims=True) + EPSILON)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("known", [(None, 4), (3, 4)], ids=str)
 @pytest.mark.parametrize("norm", [layer_norm, _rms_norm])

@@ -78,6 +78,7 @@ def _counted_by_weights(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
     return (x - mean) * tf.math.rsqrt(variance + EPSILON)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("known", [(None, None), (4, None), None], ids=str)
 @pytest.mark.parametrize("sizes", [(1, 6), (6, 1), (6, 6)], ids=str)
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ _CLAMPS = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
 @pytest.mark.parametrize("batch", [4, None], ids=["", "unknown"])
 @pytest.mark.parametrize("centred", [True, False], ids=["centred", "rms"])

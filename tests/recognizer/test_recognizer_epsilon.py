@@ -339,6 +339,7 @@ _LENGTHS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
 @pytest.mark.parametrize("batch", [5, None], ids=["", "unknown"])
 @pytest.mark.parametrize("gains", [(), (8,)], ids=["one gain", "gains"])

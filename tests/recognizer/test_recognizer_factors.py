@@ -76,6 +76,7 @@ def _fused(direction: str) -> int:
     return sum(record.direction == direction for record in nv_norms_rewriter.report().fused)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
 @pytest.mark.parametrize("axes", [[1, 2], [1, 2, 3]], ids=str)
 @pytest.mark.parametrize("rms", [False, True], ids=["centred", "rms"])
@@ -144,6 +145,7 @@ def test_one_scale_for_all(rng, norm: Callable, shape, batch: int | None, jit: b
         np.testing.assert_allclose(got, expected.reshape(got.shape), 1e-4, 1e-5 * size)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
 @pytest.mark.parametrize("channels_first", [False, True])
 @pytest.mark.parametrize("center", [False, True])
@@ -181,6 +183,7 @@ def test_group_norm_of_one_channel(rng, scale, center, channels_first: bool, jit
         np.testing.assert_allclose(got, expected, 1e-4, 1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
 @pytest.mark.parametrize("batch", [3, None], ids=["", "unknown"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -234,6 +237,7 @@ def test_scale_that_comes_from_x(rng) -> None:
             np.testing.assert_allclose(got, before, 1e-4, 1e-5 * np.abs(before).max())
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
 @pytest.mark.parametrize("batches", [(3, 3), (1, 3), (3, 1), (1, 1)], ids=str)
 @pytest.mark.parametrize("scaled", [False, True], ids=["", "scaled"])
@@ -273,6 +277,7 @@ def test_offset_of_each_sample(rng, scaled: bool, batches: tuple[int, int], jit:
         np.testing.assert_allclose(got, expected, 1e-3, 1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
 @pytest.mark.parametrize("images", [1, 3])
 @pytest.mark.parametrize("shifted", [False, True], ids=["scaled", "shifted"])

@@ -42,6 +42,7 @@ GIVEN = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("batch", [BATCH, None])
 @pytest.mark.parametrize("given", GIVEN, ids="-".join)
 @pytest.mark.parametrize("norm", NORMS, ids=lambda n: n.__name__)

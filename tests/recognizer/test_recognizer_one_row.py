@@ -54,6 +54,7 @@ def test_gamma_that_is_a_factor_more_than_once(rng, shape: tuple[int, ...], time
     assert any(record.direction == "forward" for record in report.fused)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("gamma_shape", [(8,), (1, 8)], ids=str)
 @pytest.mark.parametrize("of", ["x", "z", "xz", "xzg"])
 @pytest.mark.parametrize("loss", [tf.sin, lambda d: d * tf.range(8.0)], ids=["sin", "weights"])

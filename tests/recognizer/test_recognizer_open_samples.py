@@ -113,6 +113,7 @@ def _check(rng, graph, after, shape, last, groups, samples, names, **which):
         np.testing.assert_allclose(got, exact[name], 1e-4, tolerance, err_msg=name)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("given", [(True, True), (True, False), (False, True)], ids=str)
 @pytest.mark.parametrize("norm", NORMS, ids=lambda n: n.__name__)
 @pytest.mark.parametrize("groups", [CHANNELS, 2])

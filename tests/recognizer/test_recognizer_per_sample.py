@@ -125,6 +125,7 @@ def ops(graph, kind: Sequence[str]) -> list[tf.compat.v1.NodeDef]:
     return [node for node in graph.node if node.op in kind]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("given", [(True, True), (True, False), (False, True)], ids=str)
 @pytest.mark.parametrize(
     "norm", [plain, batch_normalization, scale_first], ids=lambda n: n.__name__

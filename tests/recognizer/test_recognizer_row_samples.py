@@ -96,6 +96,7 @@ def check(graph, rng, norm: Norm, scaled: bool, shifted: bool):
     return after, report
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("given", GIVEN, ids=str)
 @pytest.mark.parametrize("norm", NORMS, ids=lambda n: n.__name__)
 @pytest.mark.parametrize("batches", [[3, 3], [None, None], [None, 3], [3, None]], ids=str)

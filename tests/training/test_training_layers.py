@@ -38,6 +38,7 @@ _CASES = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("norm,known", _CASES)
 def test_all_gradients(rng, norm: Norm, known: str) -> None:
     x, dy, values, layer, variables = norm.draw(rng)

@@ -103,6 +103,7 @@ def _function_in_a_loop(body, x):
     return _while(lambda value: inner(value), x)
 
 
+@pytest.mark.sampled(2)
 @NORMS
 def test_unrolled(rng, norm: Norm) -> None:
     def loop(body, x):
@@ -122,6 +123,7 @@ def test_while_loop(rng, norm: Norm, known: str) -> None:
     _check(rng, norm, _while, 1, known)
 
 
+@pytest.mark.sampled(2)
 @NORMS
 def test_condition(rng, norm: Norm) -> None:
     """In a branch the norm may not run at all, and its gradient is in another branch."""

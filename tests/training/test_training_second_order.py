@@ -73,6 +73,7 @@ def test_gradient_penalty_by_tapes_outside_of_the_function(rng, norm: Norm) -> N
     check(*_penalty(rng, norm, "batch", tapes_outside=True), one, one, units=32)
 
 
+@pytest.mark.sampled(6)
 @NORMS
 @pytest.mark.parametrize("batched", [False, True], ids=["jacobian", "batch_jacobian"])
 def test_jacobian(rng, norm: Norm, batched: bool) -> None:
@@ -103,6 +104,7 @@ def test_jacobian(rng, norm: Norm, batched: bool) -> None:
     check(make, [x], exact, {norm.kind: 1}, {}, {"backward: no_gradient": 1})
 
 
+@pytest.mark.sampled(3)
 @NORMS
 def test_forward_mode(rng, norm: Norm) -> None:
     """A Jacobian-vector product: the derivative of y along a direction."""
@@ -179,6 +181,7 @@ def test_gradient_penalty_of_a_norm_that_shares_its_differences(rng) -> None:
     check(make, arrays, exact, two, two, units=32)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("norm", [LAYER, RMS, GROUP], ids=lambda norm: norm.name)
 def test_third_derivative(rng, norm: Norm) -> None:
     """Of a product with a direction's curvature; the second and third are TensorFlow's own."""

@@ -22,6 +22,7 @@ FRONTS = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("front", FRONTS)
 @pytest.mark.parametrize("norm", [GROUPS, -1, "layer"], ids=str)
 def test_norm_behind_a_layer_without_bias(rng, front: str, norm: int | str) -> None:
@@ -69,7 +70,7 @@ def test_norm_behind_a_layer_without_bias(rng, front: str, norm: int | str) -> N
 SPATIAL = (6, 5, 3)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.usefixtures("every_norm")
 @pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
 @pytest.mark.parametrize("known", ["none", "batch", "first", "all"])

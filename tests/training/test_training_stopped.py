@@ -109,7 +109,7 @@ def _inside(function, x, variables, dy):
     return tf.function(lambda x, dy: _tape(function, x, variables, dy), autograph=False)(x, dy)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(
     "run", [_outside, _persistent, _compiled, _branch, _loop, _inside], ids=lambda run: run.__name__
 )
@@ -226,6 +226,7 @@ def _gradient_by_hand(what: str, x, gamma, dy):
     return maybe("rstd", rstd) * inner, xhat * gamma
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("what", ["", "rstd", "mean of w", "along xhat"])
 @pytest.mark.parametrize("jit", [None, True], ids=["tape", "xla"])
 def test_gradient_by_hand_that_a_tape_differentiates_again(rng, what: str, jit: bool) -> None:

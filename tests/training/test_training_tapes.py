@@ -15,6 +15,7 @@ from training_steps import (
 NORMS = pytest.mark.parametrize("norm", FOUR, ids=lambda norm: norm.name)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "norm,known",
     [

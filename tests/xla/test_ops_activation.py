@@ -29,6 +29,7 @@ from nv_norms_rewriter import _saving
 FLOAT32 = DTYPES["float32"]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("slope", SLOPES)
 @pytest.mark.parametrize("norm", [n for n in NORMS if np.prod(n.shape) < 1e5], ids=str)
 def test_forward_and_gradient(compiled: Any, device: str, norm: Norm, slope: float) -> None:

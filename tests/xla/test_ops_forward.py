@@ -79,6 +79,7 @@ def test_group_and_instance_norm(
     check(actual, (y.reshape(shape), mean.reshape(statistics), rstd.reshape(statistics)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("x_type", DTYPES)
 @pytest.mark.parametrize("param_type", DTYPES)
 @pytest.mark.parametrize("out_type", ["bfloat16", "float32"])

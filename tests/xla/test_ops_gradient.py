@@ -31,6 +31,7 @@ def check(actual: list[Any], *arguments: Any) -> None:
         formulas.assert_close(a, e, 4, name, size)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("wanted", WANTED)
 @pytest.mark.parametrize("shape,axis", LAYER_CASES)
 def test_layer_norm(
@@ -83,6 +84,7 @@ def test_group_and_instance_norm(
     check(actual, *arguments)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("x_type", DTYPES)
 @pytest.mark.parametrize("dy_type", DTYPES)
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ def assert_same(got: list[tf.Tensor], expected: list[tf.Tensor]) -> None:
         np.testing.assert_allclose(actual, other, 1e-4, 2e-5 * np.abs(other).max())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("left", [(), (0,), (1,), (2,), (0, 2), (0, 1, 2)])
 def test_some_are_left_to_xla(
     layers: list[Layer], x: tf.Tensor, left: tuple[int, ...], monkeypatch: pytest.MonkeyPatch

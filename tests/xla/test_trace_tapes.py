@@ -333,6 +333,7 @@ def test_norm_beside_a_scaled_embedding(
         close(actual, exact)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("batch", [2, None])
 def test_blocks_of_a_norm_beside_attention(rng: np.random.Generator, batch: int | None) -> None:
     """Attention to x itself: much follows from dy, and each gradient is whole all the same."""
@@ -355,7 +356,7 @@ def test_blocks_of_a_norm_beside_attention(rng: np.random.Generator, batch: int 
 
     x = rng.normal(size=(2, 8, 12))
     with nv_norms_rewriter.disabled():
-        expected = tf.function(step, input_signature=[spec])(x)
+        expected = step(tf.constant(x))
     got = tf.function(step, jit_compile=True, input_signature=[spec])(x)
     records = [r for r in nv_norms_rewriter.report() if r.direction == "backward"]
     assert [(r.fused, len(r.outputs)) for r in records] == [(True, 3)] * 6
