@@ -29,7 +29,10 @@ _HAS_FUNCTIONS: dict[str, bool] = {}
 # Which of their inputs are sizes, axes or places.
 _TAKE_INTEGERS = {
     "BroadcastTo": (1,),
+    "Fill": (0,),
     "Mean": (1,),
+    "Pad": (1,),
+    "PadV2": (1,),
     "Reshape": (1,),
     "Slice": (1, 2),
     "StridedSlice": (1, 2, 3),
@@ -39,7 +42,12 @@ _TAKE_INTEGERS = {
 }
 # Of axes, in what vectorized_map makes of a reduction: three steps, each of which reads them twice.
 _MOST_STEPS = 8
-_ARITHMETIC = {"AddV2": np.add, "GreaterEqual": np.greater_equal, "Cast": np.asarray}
+_ARITHMETIC = {
+    "AddV2": np.add,
+    "Cast": np.asarray,
+    "GreaterEqual": np.greater_equal,
+    "InvertPermutation": np.argsort,
+}
 
 
 def describe(graph: tf.Graph) -> GraphDef:
