@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import tensor_util
 
 from . import _saving
 
@@ -34,19 +35,13 @@ _TAKE_INTEGERS = {
     "Pad": (1,),
     "PadV2": (1,),
     "Reshape": (1,),
+    "ResizeBilinear": (1,),
+    "ResizeNearestNeighbor": (1,),
     "Slice": (1, 2),
     "StridedSlice": (1, 2, 3),
     "Sum": (1,),
     "Tile": (1,),
     "Transpose": (1,),
-}
-# Of axes, in what vectorized_map makes of a reduction: three steps, each of which reads them twice.
-_MOST_STEPS = 8
-_ARITHMETIC = {
-    "AddV2": np.add,
-    "Cast": np.asarray,
-    "GreaterEqual": np.greater_equal,
-    "InvertPermutation": np.argsort,
 }
 
 
@@ -237,15 +232,10 @@ def _known_sizes(tensor: tf.Tensor) -> list[int] | None:
     return [-1 if size is None else size for size in shape.as_list()]
 
 
-def _known(tensor: tf.Tensor, steps: int = _MOST_STEPS) -> Any:
-    """The integers of a tensor as an array, None if they are not known, in so many steps."""
-    op = tensor.op
-    if op.type not in _ARITHMETIC:
-        return tf.get_static_value(tensor)
-    values = [_known(each, steps - 1) if steps > 0 else None for each in op.inputs]
-    if any(value is None for value in values):
-        return None
-    return _ARITHMETIC[op.type](*values).astype(tensor.dtype.as_numpy_dtype)
+def _known(tensor: tf.Tensor) -> Any:
+    """The integers of a tensor, computed if they follow from what is known; None if not."""
+    value = tf.get_static_value(tensor)
+    return tensor_util.try_evaluate_constant(tensor) if value is None else value
 
 
 def is_opaque(op: tf.Operation) -> bool:
