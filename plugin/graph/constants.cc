@@ -226,4 +226,16 @@ std::optional<std::vector<int64_t>> IntElements(const GraphView& view, int node)
   return ints;
 }
 
+std::optional<std::vector<int64_t>> IntRow(const GraphView& view, int node, size_t row,
+                                           size_t rows) {
+  if (view.op(node) == "Pack" && view.GetInt(node, "axis", 0) == 0) {
+    const std::vector<TensorId>& inputs = view.inputs(node);
+    return inputs.size() == rows ? IntElements(view, inputs[row].node) : std::nullopt;
+  }
+  const auto all = IntElements(view, node);
+  if (!all || rows == 0 || all->size() % rows != 0) return std::nullopt;
+  const size_t width = all->size() / rows;
+  return std::vector<int64_t>(all->begin() + row * width, all->begin() + (row + 1) * width);
+}
+
 }  // namespace nv_norms

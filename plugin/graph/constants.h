@@ -32,6 +32,10 @@ std::optional<double> FloatSplat(const GraphView& view, int node);
 std::optional<IntTensor> IntConstant(const GraphView& view, int node);
 // Those of a Const of any rank, row by row.
 std::optional<std::vector<int64_t>> IntElements(const GraphView& view, int node);
+// Entry `row` of a vector, or row `row` of a matrix, of `rows`: of a Const, or of a Pack, whose
+// others may be unknown.
+std::optional<std::vector<int64_t>> IntRow(const GraphView& view, int node, size_t row,
+                                           size_t rows);
 
 }  // namespace nv_norms
 

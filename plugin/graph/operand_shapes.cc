@@ -91,9 +91,24 @@ class OperandReader {
   KnownSizes SizesOfOutput(int node) const {
     const ShapeOperand* operand = OperandOf(node);
     if (operand == nullptr) return ShapeFromInputs(view_, *shapes_, node);
-    const KnownSizes sizes = Entries(view_.inputs(node)[operand->slot], 0);
+    KnownSizes sizes = Entries(view_.inputs(node)[operand->slot], 0);
     if (sizes && operand->rank > 0 && sizes->size() != operand->rank) return std::nullopt;
+    if (sizes && view_.op(node) == "Slice") TakeRest(node, &*sizes);
     return sizes;
+  }
+
+  // All that is left, where a Slice begins at 0 and is told the size -1.
+  void TakeRest(int node, std::vector<int64_t>* sizes) const {
+    const std::vector<TensorId>& inputs = view_.inputs(node);
+    const TensorInfo& from = shapes_->Get(inputs[0]);
+    const auto is = [&](int slot, size_t axis, int64_t value) {
+      const auto entry = IntRow(view_, inputs[slot].node, axis, sizes->size());
+      return entry && *entry == std::vector<int64_t>{value};
+    };
+    if (!from.rank_known || from.dims.size() != sizes->size()) return;
+    for (size_t i = 0; i < sizes->size(); ++i) {
+      if (is(1, i, 0) && is(2, i, -1)) (*sizes)[i] = from.dims[i];
+    }
   }
 
   // What is known of integers that the graph computes; nullopt where not even their number is.

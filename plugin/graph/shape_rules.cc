@@ -157,14 +157,32 @@ Sizes Padded(const GraphView& view, int node, std::vector<int64_t> sizes, int ti
     order = *of_formats;
     from = view.inputs(from)[0].node;
   }
-  const auto paddings = IntElements(view, from);
-  if (!paddings || paddings->size() != 2 * sizes.size() || order.size() != sizes.size()) {
+  if (order.size() != sizes.size()) return std::nullopt;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const auto row = IntRow(view, from, static_cast<size_t>(order[i]), sizes.size());
+    if (row && row->size() != 2) return std::nullopt;
+    const int64_t added = row ? times * ((*row)[0] + (*row)[1]) : 0;
+    if (!row || added != 0) sizes[i] = !row || sizes[i] < 0 ? -1 : sizes[i] + added;
+  }
+  return sizes;
+}
+
+// Places of one axis, as many as there are indices, in the shape that these have.
+Sizes Gathered(const GraphView& view, const Shapes& shapes, int node,
+               const std::vector<int64_t>& from) {
+  const std::vector<TensorId>& inputs = view.inputs(node);
+  const TensorInfo& indices = shapes.Get(inputs[1]);
+  const auto constant = IntConstant(view, inputs[2].node);
+  if (!indices.rank_known || !constant || constant->values.size() != 1 ||
+      view.GetInt(node, "batch_dims", 0) != 0) {
     return std::nullopt;
   }
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    const int64_t added = times * ((*paddings)[2 * order[i]] + (*paddings)[2 * order[i] + 1]);
-    if (added != 0) sizes[i] = sizes[i] < 0 ? -1 : sizes[i] + added;
-  }
+  const int64_t rank = static_cast<int64_t>(from.size());
+  const int64_t axis = constant->values[0] + (constant->values[0] < 0 ? rank : 0);
+  if (axis < 0 || axis >= rank) return std::nullopt;
+  std::vector<int64_t> sizes(from.begin(), from.begin() + axis);
+  sizes.insert(sizes.end(), indices.dims.begin(), indices.dims.end());
+  sizes.insert(sizes.end(), from.begin() + axis + 1, from.end());
   return sizes;
 }
 
@@ -260,6 +278,7 @@ Sizes ShapeFromInputs(const GraphView& view, const Shapes& shapes, int node) {
   if (IsIn(op, *kFirst)) return input.dims;
   if (IsIn(op, *kResizes)) return Resized(view, node, input.dims);
   if (op == "MatMul") return Multiplied(view, node, input.dims, shapes.Get(inputs[1]));
+  if (op == "GatherV2") return Gathered(view, shapes, node, input.dims);
   if (op == "StridedSlice") return ShapeOfSlice(view, node, input.dims);
   if (op == "Tile") return Tiled(view, node, input.dims);
   if (op == "Squeeze") {  // of all that is 1 if there is no list, which nobody knows here

@@ -77,6 +77,65 @@ def test_groups_whose_size_is_computed_before_another_view(rng, within) -> None:
     check(trace(make), {"x": x}, expected.reshape(3, 40), 1)
 
 
+def _beyond(x: tf.Tensor) -> tf.Tensor:
+    """How many of x's places along axis 1 are over: one of each four."""
+    return tf.shape(x)[1] // 4
+
+
+@pytest.mark.parametrize(
+    ("part", "exact"),
+    [
+        (lambda x: tf.boolean_mask(x, x[:, :, 0] > 1), lambda x: x[x[:, :, 0] > 1]),
+        (
+            lambda x: tf.slice(x, [0, 0, 0], tf.stack([-1, tf.shape(x)[1] - _beyond(x), -1])),
+            lambda x: x[:, :-1],
+        ),
+        (
+            lambda x: tf.slice(x, tf.stack([0, _beyond(x), 0]), [-1, -1, -1]),
+            lambda x: x[:, 1:],
+        ),
+        (
+            lambda x: tf.pad(x, [[0, 0], [0, _beyond(x)], [0, 0]]),
+            lambda x: np.pad(x, [(0, 0), (0, 1), (0, 0)]),
+        ),
+    ],
+    ids=["boolean_mask", "size", "begin", "pad"],
+)
+def test_part_whose_channels_only_operands_tell(rng, part, exact) -> None:
+    """As tokens without padding, a crop to the middle, or windows: some axes stay as they are."""
+    x, gamma, beta = _float32(rng, 3, 5, 8), _float32(rng, 8), _float32(rng, 8)
+    wanted = exact(x)
+
+    def make() -> None:
+        z = part(placeholder("x", (None, None, 8)))
+        mean, variance = tf.nn.moments(z, [-1], keepdims=True)
+        scale, offset = (tf.reshape(p, [1] * (wanted.ndim - 1) + [8]) for p in (gamma, beta))
+        tf.identity(tf.nn.batch_normalization(z, mean, variance, offset, scale, 1e-3), name="y")
+
+    expected = oracle.layer_norm(wanted, gamma, beta, epsilon=1e-3).y
+    check(trace(make), {"x": x}, expected, 1)
+
+
+@pytest.mark.parametrize(
+    ("part", "channels"),
+    [
+        (lambda x: tf.slice(x, tf.stack([0, 0, 3 * _beyond(x)]), [-1, -1, -1]), 5),
+        (lambda x: tf.slice(x, [0, 0, 0], tf.stack([-1, -1, 7 * _beyond(x)])), 7),
+        (lambda x: tf.pad(x, [[0, 0], [0, 0], [0, _beyond(x)]]), 9),
+    ],
+    ids=["begin", "size", "pad"],
+)
+def test_part_of_the_channels_is_not_taken_for_all(rng, part, channels: int) -> None:
+    x = _float32(rng, 3, 5, 8)
+
+    def make() -> None:
+        z = part(placeholder("x", (None, None, 8)))
+        tf.identity(layer_norm(z), name="y")
+
+    wanted = {5: x[..., 3:], 7: x[..., :7], 9: np.pad(x, [(0, 0), (0, 0), (0, 1)])}[channels]
+    check(trace(make), {"x": x}, oracle.layer_norm(wanted, epsilon=1e-3).y, 1)
+
+
 def test_rows_flattened_by_prod_and_folded_back(rng) -> None:
     def make() -> None:
         x = placeholder("x", (None, None, 8))

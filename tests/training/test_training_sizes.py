@@ -120,6 +120,68 @@ def test_images_of_unknown_sizes(rng, channels_first, groups, rank, known, jit) 
     assert_close(dbeta, wanted.dbeta.reshape(8))
 
 
+def _over(x: tf.Tensor) -> tf.Tensor:
+    """How many places along axis 1 are over: 2 of 6."""
+    return tf.shape(x)[1] % 4
+
+
+# The axes that stay as they are show in single entries of an operand.
+PARTS = {
+    "boolean_mask": lambda x: tf.boolean_mask(x, x[..., 0] > 0),
+    "slice": lambda x: tf.slice(
+        x, tf.stack([0, _over(x), 0, 0]), tf.stack([-1, tf.shape(x)[1] - _over(x), -1, -1])
+    ),
+    "central_crop": lambda x: tf.image.central_crop(x, 0.5),
+    "pad": lambda x: tf.pad(x, [[0, 0], [0, _over(x)], [0, 0], [0, 0]]),
+}
+
+
+@pytest.mark.usefixtures("every_norm")
+@pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
+@pytest.mark.parametrize("groups", [GROUPS, None], ids=["groups", "layer"])
+@pytest.mark.parametrize("part", PARTS)
+def test_part_of_a_tensor(rng, part: str, groups: int | None, jit: bool) -> None:
+    """As tokens without padding, or images cropped or filled up to whole windows."""
+    if part == "boolean_mask" and (jit or groups):
+        pytest.skip("its size is not known to XLA, and there are no images left")
+    layer = LAYERS.GroupNormalization(groups, epsilon=EPSILON) if groups else None
+    layer = layer or LAYERS.LayerNormalization(epsilon=EPSILON)
+    layer.build((None, None, None, 8))
+    gamma, beta = (rng.uniform(0.5, 2.0, 8).astype(np.float32) for _ in range(2))
+    layer.set_weights([gamma, beta])
+    x = rng.normal(1.0, 2.0, (2, 6, 5, 8)).astype(np.float32)
+
+    @tf.function(input_signature=[tf.TensorSpec((None, None, None, 8))], jit_compile=jit)
+    def step(x: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            z = PARTS[part](1.0 * x)
+            z.set_shape((*z.shape[:-1], 8))  # Keras asks for it
+            tape.watch(z)
+            y = layer(z)
+            loss = tf.reduce_sum(tf.sin(y))
+        return [z, y, *tape.gradient(loss, [z, layer.gamma.value, layer.beta.value])]
+
+    z, y, dz, dgamma, dbeta = step(tf.constant(x))
+    backward = [r for r in nv_norms_rewriter.report().fused if r.direction == "backward"]
+    assert [len(r.outputs) for r in backward] == [3] and not backward[0].leaves_dx
+
+    z = z.numpy()
+    split = (*z.shape[:-1], groups, 8 // groups) if groups else z.shape
+    rank = len(split)
+    axes = (*range(1, rank - 2), rank - 1) if groups else (rank - 1,)
+    along = (rank - 2, rank - 1) if groups else (rank - 1,)
+    if groups:
+        exact = oracle.group_norm(z, gamma, beta, groups, -1, EPSILON).y
+    else:
+        exact = oracle.layer_norm(z, gamma, beta, epsilon=EPSILON).y
+    np.testing.assert_allclose(y, exact, 1e-4, 1e-4)
+    dy = np.cos(exact).reshape(split)
+    wanted = oracle.backward(dy, z.reshape(split), gamma, axes, along, EPSILON)
+    assert_close(dz, wanted.dx.reshape(z.shape))
+    assert_close(dgamma, wanted.dgamma.reshape(8))
+    assert_close(dbeta, wanted.dbeta.reshape(8))
+
+
 def assert_close(got: tf.Tensor, exact: np.ndarray) -> None:
     np.testing.assert_allclose(got, exact, 1e-4, 1e-5 * np.abs(exact).max())
 
