@@ -226,11 +226,18 @@ Sizes Selected(const Shapes& shapes, const std::vector<TensorId>& inputs) {
   return sizes;
 }
 
+// Matrices, which may be many: those along the axes before their own are broadcast.
 Sizes Multiplied(const GraphView& view, int node, const std::vector<int64_t>& a,
                  const TensorInfo& b) {
-  if (a.size() != 2 || !b.rank_known || b.dims.size() != 2) return std::nullopt;
-  return std::vector<int64_t>{a[view.GetBool(node, "transpose_a", false) ? 1 : 0],
-                              b.dims[view.GetBool(node, "transpose_b", false) ? 0 : 1]};
+  if (a.size() < 2 || !b.rank_known || b.dims.size() < 2) return std::nullopt;
+  const bool many = view.op(node) != "MatMul";
+  const bool turned_a = view.GetBool(node, many ? "adj_x" : "transpose_a", false);
+  const bool turned_b = view.GetBool(node, many ? "adj_y" : "transpose_b", false);
+  std::vector<int64_t> sizes = *Broadcast(std::vector<int64_t>(a.begin(), a.end() - 2),
+                                          std::vector<int64_t>(b.dims.begin(), b.dims.end() - 2));
+  sizes.push_back(*(a.end() - (turned_a ? 1 : 2)));
+  sizes.push_back(*(b.dims.end() - (turned_b ? 2 : 1)));
+  return sizes;
 }
 
 // An image that is told its height and width.
@@ -251,6 +258,8 @@ Sizes ShapeFromInputs(const GraphView& view, const Shapes& shapes, int node) {
   static const auto* const kComparisons =
       new std::set<std::string>{"Equal",     "Greater",    "GreaterEqual", "Less",
                                 "LessEqual", "LogicalAnd", "LogicalOr",    "NotEqual"};
+  static const auto* const kProducts =
+      new std::set<std::string>{"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul"};
   static const auto* const kFirst = new std::set<std::string>{
       "FusedBatchNormV3", "FusedBatchNormGradV3", "MaxPoolGrad", "MaxPool3DGrad"};
   static const auto* const kResizes = new std::set<std::string>{
@@ -277,7 +286,7 @@ Sizes ShapeFromInputs(const GraphView& view, const Shapes& shapes, int node) {
   if (op == "MirrorPadGrad") return Padded(view, node, input.dims, -1);
   if (IsIn(op, *kFirst)) return input.dims;
   if (IsIn(op, *kResizes)) return Resized(view, node, input.dims);
-  if (op == "MatMul") return Multiplied(view, node, input.dims, shapes.Get(inputs[1]));
+  if (IsIn(op, *kProducts)) return Multiplied(view, node, input.dims, shapes.Get(inputs[1]));
   if (op == "GatherV2") return Gathered(view, shapes, node, input.dims);
   if (op == "StridedSlice") return ShapeOfSlice(view, node, input.dims);
   if (op == "Tile") return Tiled(view, node, input.dims);

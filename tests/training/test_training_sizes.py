@@ -186,6 +186,44 @@ def assert_close(got: tf.Tensor, exact: np.ndarray) -> None:
     np.testing.assert_allclose(got, exact, 1e-4, 1e-5 * np.abs(exact).max())
 
 
+def _attention(x: tf.Tensor, gammas: list[tf.Tensor], weights: list[tf.Tensor]) -> tf.Tensor:
+    """Two heads, whose queries and keys are normalized."""
+    shape = tf.shape(x)
+    heads = [tf.reshape(x @ w, [shape[0], shape[1], 2, 4]) for w in weights]
+    for i, gamma in enumerate(gammas):
+        squares = tf.reduce_mean(tf.square(heads[i]), -1, keepdims=True)
+        heads[i] = heads[i] * tf.math.rsqrt(squares + EPSILON) * gamma
+    q, k, v = (tf.transpose(head, [0, 2, 1, 3]) for head in heads)
+    y = tf.nn.softmax(tf.matmul(q, k, transpose_b=True)) @ v
+    return tf.reshape(tf.transpose(y, [0, 2, 1, 3]), shape)
+
+
+@pytest.mark.usefixtures("every_norm")
+@pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
+@pytest.mark.parametrize("batch", [1, 2, None])
+def test_queries_and_keys_of_unknown_length(rng, batch: int | None, jit: bool) -> None:
+    """One sample is known where Python asks, and only there."""
+    x = rng.normal(1.0, 2.0, (batch or 3, 5, 8))
+    gammas = [rng.uniform(0.5, 2.0, 4) for _ in range(2)]
+    weights = [rng.normal(0.0, 0.5, (8, 8)) for _ in range(3)]
+
+    def step(*arguments: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(arguments)
+            y = _attention(3.0 * arguments[0], arguments[1:3], arguments[3:])
+            loss = tf.reduce_sum(tf.sin(y))
+        return [y, *tape.gradient(loss, arguments)]
+
+    values = [x, *gammas, *weights]
+    shapes = [(batch, None, 8), *(value.shape for value in values[1:])]
+    function = tf.function(step, [tf.TensorSpec(shape) for shape in shapes], jit_compile=jit)
+    got = function(*(tf.constant(value, tf.float32) for value in values))
+    report = nv_norms_rewriter.report()
+    assert report.counts == {"rms_norm forward": 2, "rms_norm backward": 2}, report
+    for each, exact in zip(got, step(*map(tf.constant, values)), strict=True):  # in float64
+        assert_close(each, exact.numpy())
+
+
 # What makes twice as many rows of one, and the gradient of that one.
 LARGER = {
     "tiled": (lambda x: tf.tile(x, [2, 1]), lambda d: d.sum(0, keepdims=True)),
