@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -70,6 +71,64 @@ class OperandReader {
     const KnownSizes sizes = SizesOfOutput(node);
     if (!sizes || sizes->size() > kMaxKnownSizes) return;
     for (int port = 0; port < OutputsOf(node); ++port) Learn({node, port}, *sizes);
+    if (view_.op(node) == "Reshape") LearnFromCount(node);
+  }
+
+  // A Reshape keeps the number of elements: where all other sizes are in both shapes, the one that
+  // is left in each is one, or a number.
+  void LearnFromCount(int node) {
+    const std::vector<TensorId>& inputs = view_.inputs(node);
+    const TensorInfo& from = shapes_->Get(inputs[0]);
+    const TensorInfo& to = shapes_->Get({node, 0});
+    if (!from.rank_known || !to.rank_known) return;
+    MarkNonzero(inputs[1].node, to.dims);
+    int64_t known[] = {1, 1};
+    std::vector<int64_t> rest = to.dims;
+    std::vector<int64_t> unknown[2];
+    for (int64_t size : from.dims) {
+      const auto same = std::find(rest.begin(), rest.end(), size);
+      const bool cancels = size > 0 || nonzero_.count(size) > 0;
+      if (same != rest.end() && cancels) {
+        rest.erase(same);
+      } else if (!Multiply(size, &known[0], &unknown[0])) {
+        return;
+      }
+    }
+    for (int64_t size : rest) {
+      if (!Multiply(size, &known[1], &unknown[1])) return;
+    }
+    if (unknown[0].size() > 1 || unknown[1].size() > 1) return;
+    if (unknown[0].size() == 1 && unknown[1].size() == 1) {
+      if (known[0] == known[1]) shapes_->Equate(unknown[0][0], unknown[1][0]);
+      return;
+    }
+    const int with = unknown[0].empty() ? 1 : 0;
+    if (unknown[with].empty() || known[1 - with] % known[with] != 0) return;
+    shapes_->Equate(unknown[with][0], known[1 - with] / known[with]);
+  }
+
+  // False where nothing follows: of a size that has no name, of no elements, and of too many.
+  static bool Multiply(int64_t size, int64_t* known, std::vector<int64_t>* unknown) {
+    constexpr int64_t kMost = int64_t{1} << 31;  // a product of two has 63 bits
+    if (size == -1 || size == 0 || size >= kMost || *known >= kMost) return false;
+    if (size > 0) {
+      *known *= size;
+    } else {
+      unknown->push_back(size);
+    }
+    return true;
+  }
+
+  // Where a Reshape is to find one size, it fails if another one is 0.
+  void MarkNonzero(int shape, const std::vector<int64_t>& sizes) {
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const auto entry = IntRow(view_, shape, i, sizes.size());
+      if (!entry || *entry != std::vector<int64_t>{-1}) continue;
+      for (size_t other = 0; other < sizes.size(); ++other) {
+        if (other != i && sizes[other] < -1) nonzero_.insert(sizes[other]);
+      }
+      return;
+    }
   }
 
   void Learn(TensorId tensor, const std::vector<int64_t>& sizes) {
@@ -226,6 +285,7 @@ class OperandReader {
 
   const GraphView& view_;
   Shapes* shapes_;
+  std::set<int64_t> nonzero_;  // unknown sizes with which the graph fails where they are 0
 };
 
 }  // namespace

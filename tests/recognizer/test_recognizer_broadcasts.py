@@ -198,6 +198,18 @@ def test_output_that_is_reshaped_to_other_sizes(rng, known, shape, batch: int) -
     assert fused_as_stock(step, [known], [value]) == ["forward", "backward"]
 
 
+@pytest.mark.parametrize("shape", [(1, 4, 8), (5, 0, 8)], ids=str)
+def test_no_elements_may_have_any_batch(rng, shape: tuple[int, ...]) -> None:
+    """[5, 0, 8] can be read as [1, 0, 8], so that of x's batch nothing is known."""
+
+    def step(x: tf.Tensor) -> list[tf.Tensor]:
+        y = layer_norm(3.0 * x, -1, EPSILON)
+        z = tf.sin(tf.reshape(y, tf.stack([1, tf.shape(x)[1], 8])))
+        return [z, tf.gradients(tf.reduce_sum(z * z), x)[0]]
+
+    fused_as_stock(step, [(None, None, 8)], [_draw(rng, *shape)])
+
+
 @pytest.mark.parametrize("axes", [[-1], [1, 3]], ids=str)
 @pytest.mark.parametrize("heads", [1, 4])
 def test_heads_that_a_reshape_leaves_over(rng, heads: int, axes: list[int]) -> None:

@@ -73,7 +73,7 @@ SPATIAL = (6, 5, 3)
 @pytest.mark.sampled(12)
 @pytest.mark.usefixtures("every_norm")
 @pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
-@pytest.mark.parametrize("known", ["none", "batch", "first", "all"])
+@pytest.mark.parametrize("known", ["none", "one", "batch", "first", "all"])
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("groups", [GROUPS, -1])
 @pytest.mark.parametrize("channels_first", [False, True], ids=["", "channels_first"])
@@ -85,10 +85,12 @@ def test_images_of_unknown_sizes(rng, channels_first, groups, rank, known, jit) 
     layer.build(tuple(np.take((None, *[None] * rank, 8), order)))
     gamma, beta = (rng.uniform(0.5, 2.0, 8).astype(np.float32) for _ in range(2))
     layer.set_weights([gamma, beta])
-    x = rng.normal(1.0, 2.0, (2, *sizes, 8)).astype(np.float32)
+    batch = 1 if known == "one" else 2
+    x = rng.normal(1.0, 2.0, (batch, *sizes, 8)).astype(np.float32)
     w = rng.normal(size=x.shape).astype(np.float32)
     static = {
         "none": (None, *[None] * rank),
+        "one": (1, *[None] * rank),
         "batch": (2, *[None] * rank),
         "first": (None, sizes[0], *[None] * (rank - 1)),
         "all": (2, *sizes),
@@ -110,7 +112,7 @@ def test_images_of_unknown_sizes(rng, channels_first, groups, rank, known, jit) 
     count = 8 if groups == -1 else groups
     exact = oracle.group_norm(x, gamma, beta, count, -1, EPSILON).y
     np.testing.assert_allclose(y, exact.transpose(order), 1e-4, 1e-4)
-    split = (2, *sizes, count, 8 // count)
+    split = (batch, *sizes, count, 8 // count)
     dy = (2.0 * exact * w).reshape(split)
     axes = (*range(1, rank + 1), rank + 2)
     along = (rank + 1, rank + 2)
