@@ -10,7 +10,8 @@ namespace nv_norms {
 // from: what a Reshape, a Slice or the gradient of a convolution or a pooling puts out, where its
 // operand tells some ([batch, length, 8], of which the first two are taken from a tensor of unknown
 // shape; or numbers that TensorFlow's layout pass permutes), and what is made of that, as
-// ShapeFromInputs tells. Unknown sizes of which either tells that they are one become one.
+// ShapeFromInputs tells. Unknown sizes of which either, or the number of elements that a Reshape
+// keeps, tells that they are one become one, or a number.
 void LearnFromShapeOperands(const GraphView& view, Shapes* shapes);
 
 }  // namespace nv_norms
