@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kMaxOperandDepth = 12;   // from a shape to the Shape op that it comes from
 constexpr size_t kMaxKnownSizes = 16;  // more axes than any tensor has here
+constexpr int64_t kMostFactor = int64_t{1} << 31;  // a product of two has 63 bits
 
 // The integers of a scalar or a vector, -1 for those that are not known.
 using KnownSizes = std::optional<std::vector<int64_t>>;
@@ -109,8 +110,7 @@ class OperandReader {
 
   // False where nothing follows: of a size that has no name, of no elements, and of too many.
   static bool Multiply(int64_t size, int64_t* known, std::vector<int64_t>* unknown) {
-    constexpr int64_t kMost = int64_t{1} << 31;  // a product of two has 63 bits
-    if (size == -1 || size == 0 || size >= kMost || *known >= kMost) return false;
+    if (size == -1 || size == 0 || size >= kMostFactor || *known >= kMostFactor) return false;
     if (size > 0) {
       *known *= size;
     } else {
@@ -226,11 +226,10 @@ class OperandReader {
     if (!a || !b || (a->size() != b->size() && a->size() != 1 && b->size() != 1)) {
       return std::nullopt;
     }
-    constexpr int64_t kMost = int64_t{1} << 31;  // a product of two has 63 bits
     std::vector<int64_t> sizes(a->size() == 1 ? b->size() : a->size(), -1);
     for (size_t i = 0; i < sizes.size(); ++i) {
       const int64_t left = (*a)[a->size() == 1 ? 0 : i], right = (*b)[b->size() == 1 ? 0 : i];
-      const bool known = left >= 0 && right >= 0 && left < kMost && right < kMost;
+      const bool known = left >= 0 && right >= 0 && left < kMostFactor && right < kMostFactor;
       if (known) sizes[i] = std::max(compute(left, right), int64_t{-1});
     }
     return sizes;

@@ -160,29 +160,27 @@ Sizes Padded(const GraphView& view, int node, std::vector<int64_t> sizes, int ti
   if (order.size() != sizes.size()) return std::nullopt;
   for (size_t i = 0; i < sizes.size(); ++i) {
     const auto row = IntRow(view, from, static_cast<size_t>(order[i]), sizes.size());
-    if (row && row->size() != 2) return std::nullopt;
-    const int64_t added = row ? times * ((*row)[0] + (*row)[1]) : 0;
-    if (!row || added != 0) sizes[i] = !row || sizes[i] < 0 ? -1 : sizes[i] + added;
+    if (!row) {
+      sizes[i] = -1;
+      continue;
+    }
+    if (row->size() != 2) return std::nullopt;
+    const int64_t added = times * ((*row)[0] + (*row)[1]);
+    if (added != 0) sizes[i] = sizes[i] < 0 ? -1 : sizes[i] + added;
   }
   return sizes;
 }
 
 // Places of one axis, as many as there are indices, in the shape that these have.
-Sizes Gathered(const GraphView& view, const Shapes& shapes, int node,
-               const std::vector<int64_t>& from) {
+Sizes Gathered(const GraphView& view, const Shapes& shapes, int node, std::vector<int64_t> sizes) {
   const std::vector<TensorId>& inputs = view.inputs(node);
   const TensorInfo& indices = shapes.Get(inputs[1]);
-  const auto constant = IntConstant(view, inputs[2].node);
-  if (!indices.rank_known || !constant || constant->values.size() != 1 ||
-      view.GetInt(node, "batch_dims", 0) != 0) {
+  const int64_t* size = Along(ConstantOperand(view, inputs[2].node), &sizes);
+  if (size == nullptr || !indices.rank_known || view.GetInt(node, "batch_dims", 0) != 0) {
     return std::nullopt;
   }
-  const int64_t rank = static_cast<int64_t>(from.size());
-  const int64_t axis = constant->values[0] + (constant->values[0] < 0 ? rank : 0);
-  if (axis < 0 || axis >= rank) return std::nullopt;
-  std::vector<int64_t> sizes(from.begin(), from.begin() + axis);
-  sizes.insert(sizes.end(), indices.dims.begin(), indices.dims.end());
-  sizes.insert(sizes.end(), from.begin() + axis + 1, from.end());
+  const auto at = sizes.erase(sizes.begin() + (size - sizes.data()));
+  sizes.insert(at, indices.dims.begin(), indices.dims.end());
   return sizes;
 }
 
