@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import nv_norms_rewriter
 from nv_norms_rewriter import rewrite
+from stock import stock
 
 v1 = tf.compat.v1
 FUSED = ("FusedLayerNorm", "FusedInstanceNorm", "FusedGroupNorm", "FusedRMSNorm")
@@ -84,10 +85,10 @@ def check(
     Returns the new graph and the records.
     """
     after, report = rewrite(graph_def, device, fetches)
-    stock = run(graph_def, feeds, cpus=cpus)
-    np.testing.assert_allclose(stock, expected, tolerance, tolerance, err_msg="before rewriting")
+    before = run(graph_def, feeds, cpus=cpus)
+    np.testing.assert_allclose(before, expected, tolerance, tolerance, err_msg="before rewriting")
     got = run(after, feeds, cpus=cpus)
-    assert got.shape == stock.shape and got.dtype == stock.dtype
+    assert got.shape == before.shape and got.dtype == before.dtype
     np.testing.assert_allclose(got, expected, tolerance, tolerance, err_msg="after rewriting")
     assert len(report.fused) == fused, f"fused {list(report.fused)}, refused {list(report.refused)}"
     assert len(fused_nodes(after)) == fused
@@ -106,12 +107,11 @@ def stock_and_fused(
         function = tf.function(step, input_signature=signature, jit_compile=jit)
         return [each.numpy() for each in function(*map(tf.constant, values))]
 
-    with nv_norms_rewriter.disabled():
-        stock = results(jit=False)
+    before = stock(lambda: results(jit=False))
     nv_norms_rewriter.clear_report()
     nv_norms_rewriter.configure(xla="all")
     try:
-        return stock, results(jit)
+        return before, results(jit)
     finally:
         nv_norms_rewriter.configure(xla="auto")
 

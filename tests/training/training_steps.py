@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import nv_norms_rewriter
+from stock import stock
 
 Arrays = Sequence[np.ndarray]
 Step = Callable[..., object]
@@ -20,23 +21,15 @@ def flat(outputs: object) -> list[np.ndarray]:
 
 
 def run_both(make: Callable[[], Step], arrays: Arrays):
-    """Outputs of a step that was traced and run stock, of one traced and run fused, and the report.
+    """Outputs of a step that ran stock, of one traced and run fused, and the report.
 
-    make() returns a new tf.function each time: what is optimized once stays as it is. Where
-    TensorFlow alone cannot run the step, the outputs that come first are None: of some norms on a
-    GPU it makes oneDNN's op, which has no kernel there.
+    make() returns a new tf.function each time: what is optimized once stays as it is.
     """
     tensors = [tf.constant(array) for array in arrays]
-    with nv_norms_rewriter.disabled():
-        try:
-            stock = flat(make()(*tensors))
-        except tf.errors.NotFoundError as error:
-            if "No registered '_MklLayerNorm' OpKernel for 'GPU'" not in error.message:
-                raise
-            stock = None
+    outputs = stock(lambda: flat(make()(*tensors)))
     nv_norms_rewriter.clear_report()
     fused = flat(make()(*tensors))
-    return stock, fused, nv_norms_rewriter.report()
+    return outputs, fused, nv_norms_rewriter.report()
 
 
 def counts(report: nv_norms_rewriter.Report, direction: str) -> dict[str, int]:
@@ -116,10 +109,8 @@ def check(
     **options,
 ) -> None:
     """Counts and values of a step both ways."""
-    stock, fused, report = run_both(make, arrays)
-    if stock is None:
-        stock = [np.asarray(e, f.dtype) for e, f in zip(exact, fused, strict=True)]
-    assert_as_close_as_stock(stock, fused, [np.float64(e) for e in exact], **options)
+    outputs, fused, report = run_both(make, arrays)
+    assert_as_close_as_stock(outputs, fused, [np.float64(e) for e in exact], **options)
     assert_counts(report, forward, backward, refused)
 
 

@@ -14,6 +14,7 @@ from traced import HERE, Layer, close, found, ops_in, result
 import nv_norms_rewriter
 import oracle
 from nv_norms_rewriter import _library, _process, _trace_describe, _trace_graph, _xla_rule
+from stock import stock
 
 pytestmark = pytest.mark.usefixtures("every_norm")
 
@@ -30,10 +31,10 @@ def x(rng: np.random.Generator) -> tf.Tensor:
     return tf.constant(rng.normal(1.0, 2.0, SHAPE), tf.float32)
 
 
-def step(layers: list[Layer], jit_compile: bool = True) -> Any:
+def step(layers: list[Layer]) -> Any:
     """y and its gradients through three norms with a residual, in one function."""
 
-    @tf.function(jit_compile=jit_compile, autograph=False)
+    @tf.function(jit_compile=True, autograph=False)
     def function(x: tf.Tensor) -> list[tf.Tensor]:
         variables = [v for layer in layers for v in (layer.gamma, layer.beta)]
         with tf.GradientTape() as tape:
@@ -45,11 +46,6 @@ def step(layers: list[Layer], jit_compile: bool = True) -> Any:
         return [y, *tape.gradient(loss, [x, *variables])]
 
     return function
-
-
-def stock(layers: list[Layer], x: tf.Tensor) -> list[tf.Tensor]:
-    with nv_norms_rewriter.disabled():
-        return step(layers, jit_compile=False)(x)
 
 
 def assert_same(got: list[tf.Tensor], expected: list[tf.Tensor]) -> None:
@@ -71,7 +67,7 @@ def test_some_are_left_to_xla(
     monkeypatch.setattr(_xla_rule, "why_left", why_left)
     nv_norms_rewriter.configure(xla="auto")
     function = step(layers)
-    assert_same(function(x), stock(layers, x))
+    assert_same(function(x), stock(lambda: step(layers)(x)))
     for norm in norms:
         assert (norm.kind, norm.gradient, norm.shape) == ("layer_norm", "fused", SHAPE)
         assert (norm.dtype, [axis % 3 for axis in norm.axes]) == ("float32", [2])
@@ -216,7 +212,7 @@ def test_all_or_none(
     monkeypatch.setattr(_xla_rule, "why_left", lambda norm: why)
     nv_norms_rewriter.configure(xla=choice)
     function = step(layers)
-    assert_same(function(x), stock(layers, x))
+    assert_same(function(x), stock(lambda: step(layers)(x)))
     assert (found(), found("backward")) == (expected, expected)
     assert len(nv_norms_rewriter.report()) == 6
     assert bool(ops_in(function.get_concrete_function(x).graph)) == bool(expected)
@@ -392,7 +388,7 @@ def test_no_trace_fails(
         monkeypatch.setattr(_trace_graph.Edit, "_create", broken)
     else:
         monkeypatch.setattr(_trace_graph.Edit, "_replace_outputs", broken)
-    assert_same(step(layers)(x), stock(layers, x))
+    assert_same(step(layers)(x), stock(lambda: step(layers)(x)))
     assert found() == 0
     assert "stay as they are" in caplog.text
     if where == "rewrite":
