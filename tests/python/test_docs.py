@@ -69,13 +69,16 @@ def test_the_picture_of_the_readme_is_what_inspect_draws() -> None:
     assert f"before, {before} nodes, and after, {after} nodes" in (ROOT / "README.md").read_text()
 
 
-def test_figures_of_the_readme_are_those_of_the_results() -> None:
+@pytest.mark.parametrize("page, heading", [("README.md", "## How fast"), ("docs/speed.md", "# ")])
+def test_figures_are_those_of_the_results(page: str, heading: str) -> None:
     """A number with a decimal point stands in a linked file, or is a ratio of two in its line."""
-    section = (ROOT / "README.md").read_text().partition("## How fast")[2].partition("\n## ")[0]
-    assert section.count("](benchmarks/results/") >= 3
+    section = (ROOT / page).read_text().partition(heading)[2]
+    if heading.startswith("##"):
+        section = section.partition("\n## ")[0]
+    assert section.count("benchmarks/results/") >= 3
     unknown, checked = [], 0
     for part in re.split(r"(?<=\|)\n\n", section):  # a table, and what is said before it
-        links = re.findall(r"\]\((benchmarks/results/[^)]+\.(?:md|csv|txt))\)", part)
+        links = re.findall(r"\]\((?:\.\./)?(benchmarks/results/[^)]+\.(?:md|csv|txt))\)", part)
         known = set(re.findall(r"\d+\.\d+", "".join((ROOT / link).read_text() for link in links)))
         for line in part.splitlines():
             numbers = re.findall(r"\d+\.\d+", line) if line.startswith("|") else []
