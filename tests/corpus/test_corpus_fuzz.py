@@ -12,7 +12,7 @@ import nv_norms_rewriter
 from .fuzz import Graph, graph, modulated, used_twice
 from .values import max_error, unit_in_last_place
 
-DEFAULT, TWICE, MODULATED, LONG = 24, 6, 12, 3000
+DEFAULT, TWICE, MODULATED, LONG = 16, 4, 8, 3000
 
 
 def fused_and_errors(random: Graph) -> tuple[int, list[str]]:

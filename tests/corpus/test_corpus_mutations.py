@@ -13,8 +13,8 @@ import nv_norms_rewriter
 from .graphs import run_all
 from .mutations import ACTIVATED, NORMS, change, source
 
-DEFAULT, LONG = 90, 30_000
-ACTIVATIONS, MORE_ACTIVATIONS = 40, 10_000
+DEFAULT, LONG = 66, 30_000
+ACTIVATIONS, MORE_ACTIVATIONS = 25, 10_000
 
 
 def _is_noise(graph, fetches, draw, number: int, allowed: float) -> bool:

@@ -138,6 +138,7 @@ PARTS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("every_norm")
 @pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
 @pytest.mark.parametrize("groups", [GROUPS, None], ids=["groups", "layer"])
@@ -200,6 +201,7 @@ def _attention(x: tf.Tensor, gammas: list[tf.Tensor], weights: list[tf.Tensor]) 
     return tf.reshape(tf.transpose(y, [0, 2, 1, 3]), shape)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("every_norm")
 @pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
 @pytest.mark.parametrize("batch", [1, 2, None])
@@ -234,6 +236,7 @@ LARGER = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("every_norm")
 @pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
 @pytest.mark.parametrize("larger", LARGER)
