@@ -10,7 +10,7 @@
 namespace nv_norms {
 namespace {
 
-constexpr int kStepsToRoot = 3;  // an epsilon, views
+constexpr int kStepsToRoot = 3;  // an epsilon, views, a Maximum
 constexpr size_t kMaxReaders = 8;
 
 bool LeadsToRootWithin(const GraphView& view, int node, int steps) {
@@ -19,7 +19,8 @@ bool LeadsToRootWithin(const GraphView& view, int node, int steps) {
   return std::any_of(readers.begin(), readers.end(), [&](const Consumer& c) {
     const std::string& op = view.op(c.node);
     if (MayBeAnchor(op) && ClassOf(op) == OpClass::kElementwise) return true;
-    const bool goes_on = op == "Add" || op == "AddV2" || ClassOf(op) == OpClass::kView;
+    const bool goes_on =
+        op == "Add" || op == "AddV2" || op == "Maximum" || ClassOf(op) == OpClass::kView;
     return goes_on && steps > 0 && LeadsToRootWithin(view, c.node, steps - 1);
   });
 }
@@ -28,14 +29,16 @@ bool IsReluAtRoot(const GraphView& view, int node) {
   return view.op(node) == "Relu" && LeadsToRootWithin(view, node, kStepsToRoot);
 }
 
-// Whether the comparison is that of a Maximum at a root.
-bool ComparesForMaximum(const GraphView& view, int comparison) {
-  if (view.op(comparison) != "GreaterEqual") return false;
+// Whether the comparison is that of a Maximum or a Minimum at a root.
+bool ComparesForClamp(const GraphView& view, int comparison) {
+  const std::string& op = view.op(comparison);
+  if (op != "GreaterEqual" && op != "LessEqual") return false;
+  const char* clamp = op == "GreaterEqual" ? "Maximum" : "Minimum";
   const auto& compared = view.inputs(comparison);
   const auto& readers = view.consumers(compared[0].node);
   if (readers.size() > kMaxReaders) return false;
   return std::any_of(readers.begin(), readers.end(), [&](const Consumer& c) {
-    return view.op(c.node) == "Maximum" && view.inputs(c.node) == compared &&
+    return view.op(c.node) == clamp && view.inputs(c.node) == compared &&
            LeadsToRootWithin(view, c.node, kStepsToRoot);
   });
 }
@@ -50,7 +53,7 @@ bool IsClampAtRoot(const GraphView& view, int node) {
   const std::string& op = view.op(node);
   if (op == "Relu") return IsReluAtRoot(view, node);
   if (op == "ReluGrad") return IsReluAtRoot(view, view.inputs(node)[1].node);
-  return op == "SelectV2" && ComparesForMaximum(view, view.inputs(node)[0].node);
+  return op == "SelectV2" && ComparesForClamp(view, view.inputs(node)[0].node);
 }
 
 }  // namespace nv_norms

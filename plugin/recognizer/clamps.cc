@@ -1,5 +1,6 @@
 // Which clamps mean nothing. The draws do not reach every clamp, so this is not asked of them.
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "plugin/recognizer/interpreter.h"
@@ -25,8 +26,9 @@ bool KeepsSign(const std::string& op) {
 
 }  // namespace
 
-bool Interpreter::IsIdleMaximum(int node) {
+bool Interpreter::IsIdleClamp(int node) {
   const TensorId a = view_.inputs(node)[0], b = view_.inputs(node)[1];
+  if (view_.op(node) == "Minimum") return IsInfinite(a) || IsInfinite(b);
   Doubtful doubtful;
   return (IsNeverPositive(a) && IsNeverNegative(b, 0, &doubtful)) ||
          (IsNeverPositive(b) && IsNeverNegative(a, 0, &doubtful));
@@ -44,9 +46,13 @@ std::optional<Value> Interpreter::Clamp(int node) {
   if (op == "ReluGrad") {
     v = view_.inputs(inputs[1].node)[0];
   } else if (op == "SelectV2") {
-    const auto& compared = view_.inputs(inputs[0].node);  // is it >= the other?
-    const bool first = IsNeverPositive(compared[1]);
-    if (!first && !IsNeverPositive(compared[0])) return std::nullopt;
+    const auto& compared = view_.inputs(inputs[0].node);  // is it >= 0, or <= infinity?
+    const bool of_minimum = view_.op(inputs[0].node) == "LessEqual";
+    const auto means_nothing = [&](TensorId bound) {
+      return of_minimum ? IsInfinite(bound) : IsNeverPositive(bound);
+    };
+    const bool first = means_nothing(compared[1]);
+    if (!first && !means_nothing(compared[0])) return std::nullopt;
     v = compared[first ? 0 : 1];
     passed = inputs[first ? 1 : 2];
     const auto rest = Number(inputs[first ? 2 : 1], 0);
@@ -62,6 +68,11 @@ std::optional<Value> Interpreter::Clamp(int node) {
 bool Interpreter::IsNeverPositive(TensorId tensor) {
   const auto number = Number(tensor, 0);
   return number && number->constant && number->value <= 0;
+}
+
+bool Interpreter::IsInfinite(TensorId tensor) {
+  const auto number = Number(tensor, 0);
+  return number && number->constant && std::isinf(number->value) && number->value > 0;
 }
 
 bool Interpreter::IsNeverNegative(TensorId tensor, int depth, Doubtful* doubtful) {

@@ -120,7 +120,7 @@ class ForwardSearch {
     const auto& consumers = view_.consumers(tensor.node);
     return !keep_(tensor.node) && !consumers.empty() &&
            std::all_of(consumers.begin(), consumers.end(),
-                       [&](const Consumer& c) { return view_.op(c.node) == "Sum"; });
+                       [&](const Consumer& c) { return SumsUp(view_.op(c.node)); });
   }
 
   // An output inside another's way from x is only a step of it.

@@ -12,7 +12,7 @@ namespace {
 
 // dbeta, mostly.
 bool IsSumOfDy(const GraphView& view, const GradientScene& within, int node) {
-  if (view.op(node) != "Sum") return false;
+  if (!SumsUp(view.op(node))) return false;
   TensorId tensor = view.inputs(node)[0];
   const auto is_passed = [&](int at) {  // a view, or a Sum that undoes a broadcast
     return within.from_dy.count(at) > 0 && (IsPlainView(view.op(at)) || view.op(at) == "Sum");

@@ -146,7 +146,7 @@ class GradientSearch {
         // A batch of one is not summed over, nor are parameters of each sample: dgamma is then a
         // product, say.
         const bool unsummed = x_dims_[0].empty() || forward_.problem.per_sample;
-        const bool sums_to = op == "Sum" || IsSum(op) || (unsummed && MayBeDx(node));
+        const bool sums_to = SumsUp(op) || IsSum(op) || (unsummed && MayBeDx(node));
         if (sums_to) TryParameter(tensor, wants_dgamma, wants_dbeta);
         if (interpreter_->restart()) return;
       }

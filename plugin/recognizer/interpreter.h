@@ -82,8 +82,9 @@ class Interpreter {
   std::optional<Value> Node(TensorId tensor);
   std::optional<Value> Elementwise(int node);
   // Whether max(a, b) is a for every x: b is a constant that is not positive, and a never negative.
-  bool IsIdleMaximum(int node);
+  bool IsIdleClamp(int node);
   bool IsNeverPositive(TensorId tensor);
+  bool IsInfinite(TensorId tensor);
   // relu(v) of a v that is never negative, and what is the gradient of v there.
   std::optional<Value> Clamp(int node);
   // `doubtful`: tensors of which it was not seen, from this depth on.
@@ -91,6 +92,8 @@ class Interpreter {
   bool IsNeverNegative(TensorId tensor, int depth, Doubtful* doubtful);
   bool IsMoment(TensorId tensor);
   std::optional<Value> Reduction(int node);
+  std::optional<std::vector<int>> ReducedAxes(int node, int rank);
+  bool KnowsChannels(int node) const;
   std::optional<Value> View(int node);
   std::optional<Value> Broadcast(int node);
   std::optional<Value> Slice(int node, const Value& input);

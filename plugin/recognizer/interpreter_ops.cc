@@ -76,6 +76,7 @@ std::optional<Value> Interpreter::Elementwise(int node) {
     if (!like) return std::nullopt;
     values[i] = Keep(view_.inputs(node)[i], *std::move(like));
   }
+  if (op == "BiasAdd" && !KnowsChannels(node)) return std::nullopt;
   if (op == "BiasAdd" && ChannelsFirst(view_, node) && values[0]->dims.size() > 2) {
     made[1] = *values[1];
     made[1].dims.resize(values[0]->dims.size() - 1);
@@ -106,8 +107,8 @@ std::optional<Value> Interpreter::Elementwise(int node) {
   }
   const Binary binary = BinaryOf(op == "BiasAdd" ? "AddV2" : op);
   if (binary == nullptr) return std::nullopt;
-  // A clamp may be out of the draws' reach; max(variance, 0) is the one that means nothing.
-  if (op == "Minimum" || (op == "Maximum" && !IsIdleMaximum(node))) return std::nullopt;
+  // A clamp may be out of the draws' reach; max(variance, 0) and min(variance, inf) mean nothing.
+  if ((op == "Maximum" || op == "Minimum") && !IsIdleClamp(node)) return std::nullopt;
   out.numbers = values[0]->numbers;
   for (size_t i = 1; i < values.size(); ++i) {
     out.numbers = Zip(out.numbers, values[i]->numbers, binary);
@@ -128,10 +129,26 @@ std::optional<std::vector<int>> Interpreter::AxisList(TensorId tensor, int rank)
   return axes;
 }
 
+// Where the rank is unknown, the second axis of a stand-in may be its last, which it is not later.
+bool Interpreter::KnowsChannels(int node) const {
+  return !ChannelsFirst(view_, node) || scene_.shapes->Get(view_.inputs(node)[0]).rank_known;
+}
+
+std::optional<std::vector<int>> Interpreter::ReducedAxes(int node, int rank) {
+  if (view_.op(node) != "BiasAddGrad") return AxisList(view_.inputs(node)[1], rank);
+  if (!KnowsChannels(node)) return std::nullopt;
+  const int channel = ChannelsFirst(view_, node) ? 1 : rank - 1;
+  std::vector<int> axes;
+  for (int axis = 0; axis < rank; ++axis) {
+    if (axis != channel) axes.push_back(axis);
+  }
+  return axes;
+}
+
 std::optional<Value> Interpreter::Reduction(int node) {
   const Value* input = Eval(view_.inputs(node)[0]);
   if (input == nullptr) return std::nullopt;
-  const auto axes = AxisList(view_.inputs(node)[1], static_cast<int>(input->dims.size()));
+  const auto axes = ReducedAxes(node, static_cast<int>(input->dims.size()));
   if (!axes || restart_) return std::nullopt;
   // An axis that is named twice is an error when the graph runs.
   if (std::set<int>(axes->begin(), axes->end()).size() < axes->size()) return std::nullopt;
@@ -147,7 +164,7 @@ std::optional<Value> Interpreter::Reduction(int node) {
     if (keep) out.dims.push_back({});
   }
   out.numbers = MeanOver(input->numbers, reduced);
-  if (view_.op(node) == "Sum") {
+  if (SumsUp(view_.op(node))) {
     const double count = RealSize(axes_->size(reduced));
     for (double& v : out.numbers.data) v *= count;
   }

@@ -36,6 +36,7 @@ OpClass ClassOf(const std::string& op) {
       {"BiasAdd", OpClass::kElementwise},
       {"Sum", OpClass::kReduction},
       {"Mean", OpClass::kReduction},
+      {"BiasAddGrad", OpClass::kReduction},
       {"Identity", OpClass::kView},
       {"Snapshot", OpClass::kView},
       {"StopGradient", OpClass::kView},
@@ -105,6 +106,8 @@ bool IsPlainView(const std::string& op) {
 bool IsSum(const std::string& op) {
   return op == "AddV2" || op == "AddN" || op == "Add" || op == "Sub";
 }
+
+bool SumsUp(const std::string& op) { return op == "Sum" || op == "BiasAddGrad"; }
 
 bool IsProduct(const std::string& op) { return op == "Mul" || op == "RealDiv"; }
 

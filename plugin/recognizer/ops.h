@@ -9,7 +9,7 @@ namespace nv_norms {
 enum class OpClass {
   kOpaque,
   kElementwise,  // broadcasting, any number of inputs
-  kReduction,    // Sum, Mean
+  kReduction,    // Sum, Mean, BiasAddGrad
   kView,         // changes shape, order or type, never a value
   kBroadcast,    // Tile, BroadcastTo: repeats values; what has its tensor elsewhere
   kNorm,         // holds a normalization inside: FusedBatchNormV3, _MklLayerNorm, ...
@@ -34,6 +34,9 @@ bool IsPlainView(const std::string& op);
 // What sums and products are made of (the recognizer flattens them).
 bool IsSum(const std::string& op);      // Add, AddV2, AddN, Sub
 bool IsProduct(const std::string& op);  // Mul, RealDiv
+
+// What gives gradients of parameters.
+bool SumsUp(const std::string& op);  // Sum, BiasAddGrad
 
 }  // namespace nv_norms
 

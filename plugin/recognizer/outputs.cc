@@ -222,6 +222,18 @@ bool Outputs::VisitSum(int node) {
   return true;
 }
 
+// It may be along another axis than the last, so that it is no term of a sum.
+bool Outputs::VisitBias(int node) {
+  const Output* inner = At(near_.view.inputs(node)[0]);
+  if (inner == nullptr || inner->beta.valid() || !inner->clean()) return false;
+  Output output = *inner;
+  output.y = {node, 0};
+  TakeBeta({{near_.view.inputs(node)[1], false}}, &output);
+  if (!output.beta.valid()) return false;
+  Add(output);
+  return output.clean();
+}
+
 bool Outputs::VisitProduct(int node) {
   const auto factors = Factors(near_.view, node, [&](TensorId t) {
     return t != near_.statistics.x && FromX(t) && (At(t) == nullptr || !At(t)->clean());
@@ -239,11 +251,13 @@ bool Outputs::VisitProduct(int node) {
   }
   Output output;
   output.y = {node, 0};
-  // A number may belong to the statistics: sqrt(N), where the root is that of a sum.
-  if (!numbers.empty() && near_.statistics.slope != 1) {
-    core.insert(core.end(), numbers.begin(), numbers.end());
-  } else {
-    others.insert(others.end(), numbers.begin(), numbers.end());
+  // A number may belong to the statistics: sqrt(N), where the root is that of a sum, or the 1 of
+  // 1 / root, which Grappler has made an Rsqrt, and nobody inside XLA.
+  const bool has_root = core.size() > 1;
+  for (const BagItem& number : numbers) {
+    const Numbers& value = near_.interpreter->Eval(number.tensor)->numbers;
+    const bool is_one = Close(value, Numbers::Scalar(1.0), near_.statistics.tolerance);
+    (near_.statistics.slope != 1 || (has_root && is_one) ? core : others).push_back(number);
   }
   if (core.size() == 1 && !core[0].inverted && At(core[0].tensor) != nullptr) {
     const Output& inner = *At(core[0].tensor);
@@ -358,6 +372,9 @@ bool Outputs::VisitNode(int node) {
   const TensorId tensor{node, 0};
   const OpClass op_class = ClassOf(op);
   if (op_class == OpClass::kNorm) return tensor == near_.statistics.anchor && VisitNorm(node);
+  if (op == "Tile" || op == "BroadcastTo") {  // of a statistic
+    return FromAnchor(tensor) && At(near_.view.inputs(node)[0]) == nullptr;
+  }
   if (op_class != OpClass::kElementwise && op_class != OpClass::kView) return false;
   if (op.size() > 4 && op.compare(op.size() - 4, 4, "Grad") == 0) return false;
   if (MeetsLaterTensor(node) || OnlyUsesOutput(node)) return false;
@@ -374,6 +391,7 @@ bool Outputs::VisitNode(int node) {
     return true;
   }
   if (IsSum(op)) return VisitSum(node);
+  if (op == "BiasAdd") return VisitBias(node);
   if (IsProduct(op)) return VisitProduct(node);
   if (op == "DivNoNan") return VisitGuardedQuotient(node);
   return op == "Neg" || op == "Reciprocal" || op == "Inv";

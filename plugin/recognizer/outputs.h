@@ -78,6 +78,7 @@ class Outputs {
   void TakeGamma(const std::vector<BagItem>& others, Output* output);
   // These return whether to look further along.
   bool VisitSum(int node);
+  bool VisitBias(int node);
   bool VisitProduct(int node);
   bool VisitNorm(int node);
   bool VisitGuardedQuotient(int node);

@@ -99,7 +99,7 @@ int RankNearby(const GraphView& view, const Shapes& shapes, TensorId x,
   if (shapes.Get(x).rank_known) return -1;
   int rank = 2;  // a batch and an axis to reduce
   for (int node : dependents) {
-    if (ClassOf(view.op(node)) == OpClass::kReduction) {
+    if (ClassOf(view.op(node)) == OpClass::kReduction && view.inputs(node).size() > 1) {
       const auto axes = IntConstant(view, view.inputs(node)[1].node);
       if (!axes) continue;
       for (int64_t axis : axes->values) {
@@ -118,6 +118,7 @@ int RankNearby(const GraphView& view, const Shapes& shapes, TensorId x,
 // The constant of the graph that an estimate stands for: the graph's own digits are better.
 double Snap(double estimate, double scale, double tolerance, const std::vector<double>& constants) {
   for (double constant : constants) {
+    if (std::isinf(constant)) continue;  // a clamp's
     if (std::fabs(constant - estimate) <= tolerance * std::fabs(constant) + 1e-12 * scale) {
       return constant;
     }

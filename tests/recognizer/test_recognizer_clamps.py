@@ -109,13 +109,15 @@ _FAST = {
 
 @pytest.mark.parametrize("variance", _FAST)
 @pytest.mark.parametrize(("shape", "axis"), [((3, 8), -1), ((None, 8), -1), ((4, 8), (0, 1))])
-@pytest.mark.parametrize("bound", [0.0, -1.0, "relu"])
+@pytest.mark.parametrize("bound", [0.0, -1.0, "relu", "clip"])
 def test_variance_that_is_clamped_at_zero_is_the_variance(
     rng, variance, shape, axis, bound
 ) -> None:
     inside = variance.endswith("epsilon")
 
     def clamped(v: tf.Tensor) -> tf.Tensor:
+        if bound == "clip":  # Keras' backend.sqrt of TensorFlow 2.4 and before
+            return tf.clip_by_value(v, 0.0, np.inf)
         return tf.nn.relu(v) if bound == "relu" else tf.maximum(bound, v)
 
     def make() -> None:
@@ -155,6 +157,8 @@ _CLAMPS = {
     "max(v, 0)": lambda v: tf.maximum(v, 0.0),
     "max(0, v)": lambda v: tf.maximum(0.0, v),
     "max(v, -1)": lambda v: tf.maximum(v, -1.0),
+    "clip(v, 0, inf)": lambda v: tf.clip_by_value(v, 0.0, np.inf),
+    "min(inf, v)": lambda v: tf.minimum(np.float32(np.inf), v),
     "relu(v)": tf.nn.relu,
     "relu(v) of keras": keras.ops.relu,
 }
@@ -205,6 +209,10 @@ def test_gradient_of_a_clamped_variance(rng, clamp, centred: bool, batch, jit: b
         tf.nn.elu,
         lambda v: tf.nn.leaky_relu(v - 0.5),
         lambda v: tf.maximum(v, 0.5),
+        lambda v: tf.minimum(v, 80.0),
+        lambda v: tf.minimum(v, np.finfo("f").max),
+        lambda v: tf.minimum(v, -np.inf),
+        lambda v: tf.clip_by_value(v, 0.0, 80.0),
         lambda v: tf.where(v >= 0.5, v, 0.0),
         lambda v: tf.nn.relu(v) + tf.nn.relu(-v),
     ],
