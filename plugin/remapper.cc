@@ -104,7 +104,8 @@ class Remapper {
       if (reason == Reason::kNoOutput || reason == Reason::kNone) reason = why_not;
     }
     if (first && !meanings.empty() && FuseLone(meanings[0])) return Outcome::kFused;
-    const bool left_over = reason == Reason::kNoOutput && fused_before_.HasRoot(meanings);
+    const bool left_over = (reason == Reason::kNoOutput || reason == Reason::kNotExpressible) &&
+                           fused_before_.HasRoot(meanings);
     if (first && !left_over) Refuse(anchor, meanings, reason);
     return Outcome::kNothing;
   }

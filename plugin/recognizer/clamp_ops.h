@@ -9,7 +9,8 @@ namespace nv_norms {
 bool IsFollowed(const GraphView& view, int node);
 
 // A Relu that is a few steps before a root, as of E[x^2] - E[x]^2; the ReluGrad of one; or the
-// SelectV2 that is the gradient of such a Maximum or Minimum. Others, of which nets are full, are opaque.
+// SelectV2 that is the gradient of such a Maximum or Minimum. Others, of which nets are full, are
+// opaque.
 bool IsClampAtRoot(const GraphView& view, int node);
 
 }  // namespace nv_norms

@@ -201,15 +201,16 @@ bool GoesOnBeside(const GraphView& view, TensorId x, const std::vector<int>& beh
   });
 }
 
-// Where a number times x goes on beside its norm, too (embeddings times the root of their size, in
-// a transformer's first block), that is tried before x: its gradient is a sum, and the number comes
-// behind it.
+// Where a number times x, or x and a number, goes on beside its norm, too (embeddings times the
+// root of their size, in a transformer's first block), that is tried before x: its gradient is a
+// sum, and the number comes behind it.
 void PutSkipsFirst(const GraphView& view, const std::vector<int>& behind_root,
                    std::vector<Statistics>* found) {
   if (found->empty()) return;
   const Moment moment = found->front().moment;
   std::stable_partition(found->begin(), found->end(), [&](const Statistics& each) {
-    return each.moment == moment && IsProduct(view.op(each.x.node)) &&
+    const std::string& op = view.op(each.x.node);
+    return each.moment == moment && (IsProduct(op) || IsSum(op)) &&
            GoesOnBeside(view, each.x, behind_root);
   });
 }

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from processes import result
 
 import nv_norms_rewriter
 from nv_norms_rewriter import Record, Report, _process, _records
@@ -236,3 +237,22 @@ def test_long_names_are_folded_not_cut() -> None:
 
 def test_empty_report_prints_a_line() -> None:
     assert str(Report()) == "0 normalizations found, 0 fused"
+
+
+def test_a_fused_norm_whose_root_is_checked_for_numbers_is_not_refused_beside() -> None:
+    """tf.debugging.enable_check_numerics reads each tensor, so that the root stays in the graph."""
+    counts, _ = result("""
+        import json
+        import keras, tensorflow as tf
+        import nv_norms_rewriter
+
+        tf.debugging.enable_check_numerics()
+        keras.utils.set_random_seed(1)
+        layers = [keras.layers.Dense(8), keras.layers.GroupNormalization(4), keras.layers.Dense(3)]
+        model = keras.Sequential([keras.Input((6, 8)), *layers])
+        model.compile("sgd", "mse", jit_compile=False)
+        model.fit(tf.random.normal((4, 6, 8)), tf.zeros((4, 6, 3)), verbose=0)
+        report = nv_norms_rewriter.report()
+        print(json.dumps([len(report.fused), [r.reason for r in report.refused]]))
+    """)
+    assert counts == [2, []]

@@ -72,6 +72,46 @@ def test_whole_norm_and_its_gradient(rng, spelling: str, batch: int | None, jit:
     assert (backward.direction, len(backward.outputs)) == ("backward", 3 if whole else 2)
 
 
+NUMBERS = {
+    "2 x": lambda x: 2.0 * x,
+    "x - 1": lambda x: x - 1.0,
+    "2 x - 1": lambda x: 2.0 * x - 1.0,
+    "x / 127.5 - 1": lambda x: x / 127.5 - 1.0,
+}
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["", "compiled"])
+@pytest.mark.parametrize("numbers", NUMBERS)
+def test_what_numbers_make_of_x_goes_on_beside_its_norm(rng, numbers: str, jit: bool) -> None:
+    """dx is that of what goes on: it is a term of a sum, and the numbers come behind it."""
+
+    def step(x: tf.Tensor, gamma: tf.Tensor, dy: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch([x, gamma])
+            h = NUMBERS[numbers](x)
+            y = h + tf.tanh(_xhat(h) * gamma)
+            loss = tf.reduce_sum(tf.square(y) * dy)
+        return [y, *tape.gradient(loss, [x, gamma])]
+
+    x, dy = (rng.normal(size=SHAPE).astype(np.float32) for _ in range(2))
+    x *= 100.0 if "127.5" in numbers else 1.0
+    gamma = rng.uniform(0.5, 2.0, SHAPE[-1]).astype(np.float32)
+    signature = [tf.TensorSpec(value.shape) for value in (x, gamma, dy)]
+    before, fused = stock_and_fused(step, signature, [x, gamma, dy], jit)
+    h = NUMBERS[numbers](np.float64(x))
+    tanh = np.tanh(oracle.layer_norm(h, gamma, epsilon=EPSILON).y)
+    given = 2.0 * dy * (h + tanh)
+    of_norm = oracle.backward(given * (1.0 - tanh**2), h, gamma, (2,), (2,), EPSILON)
+    slope = NUMBERS[numbers](1.0) - NUMBERS[numbers](0.0)
+    expected = (h + tanh, slope * (given + of_norm.dx), of_norm.dgamma)
+    for got, stock, want in zip(fused, before, expected, strict=True):
+        size = np.abs(want).max()
+        np.testing.assert_allclose(stock, want, 1e-4, 5e-5 * size, err_msg="stock")
+        np.testing.assert_allclose(got, want, 1e-4, 5e-5 * size)
+    (backward,) = (r for r in nv_norms_rewriter.report().fused if r.direction == "backward")
+    assert len(backward.outputs) == 2 and not backward.leaves_dx
+
+
 @pytest.mark.parametrize("way", ["tile", "broadcast_to"])
 @pytest.mark.parametrize("columns", [1, 5])
 def test_root_repeated_by_a_number_that_may_be_another(rng, columns: int, way: str) -> None:
