@@ -394,7 +394,7 @@ bool Outputs::VisitNode(int node) {
   if (op == "BiasAdd") return VisitBias(node);
   if (IsProduct(op)) return VisitProduct(node);
   if (op == "DivNoNan") return VisitGuardedQuotient(node);
-  return op == "Neg" || op == "Reciprocal" || op == "Inv";
+  return op == "Neg" || op == "Reciprocal" || op == "Inv" || op == "Pow";
 }
 
 Reason Outputs::Find() {

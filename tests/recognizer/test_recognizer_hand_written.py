@@ -34,6 +34,7 @@ SPELLINGS = {
     "ops.add": lambda x, g, b: keras.ops.add(keras.ops.multiply(_xhat(x), g), b),
     "one over the root": lambda x, g, b: _centred(x) * (1.0 / _root(x)) * g + b,
     "times one over the root": lambda x, g, b: _centred(x) * 1.0 / _root(x) * g + b,
+    "root to the power of -1": lambda x, g, b: _centred(x) * _root(x) ** -1 * g + b,
     "root repeated": lambda x, g, b: _centred(x) / tf.broadcast_to(_root(x), tf.shape(x)) * g + b,
     "root tiled": lambda x, g, b: _centred(x) / tf.tile(_root(x), [1, 1, SHAPE[-1]]) * g + b,
     "clipped": lambda x, g, b: (
