@@ -255,8 +255,8 @@ bool Outputs::VisitProduct(int node) {
   // 1 / root, which Grappler has made an Rsqrt, and nobody inside XLA.
   const bool has_root = core.size() > 1;
   for (const BagItem& number : numbers) {
-    const Numbers& value = near_.interpreter->Eval(number.tensor)->numbers;
-    const bool is_one = Close(value, Numbers::Scalar(1.0), near_.statistics.tolerance);
+    const bool is_one =
+        near_.interpreter->Eval(number.tensor)->numbers.data == std::vector<double>{1.0};
     (near_.statistics.slope != 1 || (has_root && is_one) ? core : others).push_back(number);
   }
   if (core.size() == 1 && !core[0].inverted && At(core[0].tensor) != nullptr) {
