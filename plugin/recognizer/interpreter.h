@@ -81,11 +81,13 @@ class Interpreter {
   const Value* Keep(TensorId tensor, Value value);
   std::optional<Value> Node(TensorId tensor);
   std::optional<Value> Elementwise(int node);
-  // Whether max(a, b) is a for every x: b is a constant that is not positive, and a never negative.
+  // Whether max(a, b) is a for every x: b is a constant that is not positive, and a never negative;
+  // or min(a, b): b is infinity.
   bool IsIdleClamp(int node);
   bool IsNeverPositive(TensorId tensor);
   bool IsInfinite(TensorId tensor);
-  // relu(v) of a v that is never negative, and what is the gradient of v there.
+  // relu(v) of a v that is never negative, and what is the gradient of v there, or in an idle
+  // clamp.
   std::optional<Value> Clamp(int node);
   // `doubtful`: tensors of which it was not seen, from this depth on.
   using Doubtful = std::unordered_map<TensorId, int, TensorIdHash>;

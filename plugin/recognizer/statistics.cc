@@ -99,6 +99,7 @@ int RankNearby(const GraphView& view, const Shapes& shapes, TensorId x,
   if (shapes.Get(x).rank_known) return -1;
   int rank = 2;  // a batch and an axis to reduce
   for (int node : dependents) {
+    // BiasAddGrad names no axes.
     if (ClassOf(view.op(node)) == OpClass::kReduction && view.inputs(node).size() > 1) {
       const auto axes = IntConstant(view, view.inputs(node)[1].node);
       if (!axes) continue;
