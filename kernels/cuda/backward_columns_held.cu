@@ -299,10 +299,15 @@ int64_t SumsBytes(const HeldColumnShape& shape) {
 
 void PlanBackwardColumnsHeld(BackwardPlan* plan) {
   if (!plan->want_dx || !plan->want_params) return;
-  for (const bool aligned : {false, true}) {
-    const HeldColumnShape shape = ShapeOf(*plan, aligned);
-    if (shape.threads != 0) plan->workspace = std::max(plan->workspace, 2 * SumsBytes(shape));
-  }
+  const auto reserve = [&](const BackwardPlan& of) {
+    for (const bool aligned : {false, true}) {
+      const HeldColumnShape shape = ShapeOf(of, aligned);
+      if (shape.threads != 0) plan->workspace = std::max(plan->workspace, 2 * SumsBytes(shape));
+    }
+  };
+  reserve(*plan);
+  // Where the activation has a pass of its own.
+  if (Activated(plan->problem)) reserve(WithoutActivation(*plan));
 }
 
 Status LaunchBackwardColumnsHeld(const BackwardPlan& plan, const BackwardBuffers& buffers,

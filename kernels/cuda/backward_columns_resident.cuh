@@ -341,7 +341,7 @@ struct BackwardBody {
 
   template <bool FULL>
   __device__ __forceinline__ void Apply(const uint4* from, int tile, int items) {
-    int64_t to = out + static_cast<int64_t>(tile) * (kItems * step);
+    int64_t to = out + int64_t{kItems} * tile * step;
     float gammas[kItems];
     LoadGammas(tile, items, gammas);
 #pragma unroll

@@ -223,9 +223,10 @@ Status LaunchBackwardRowsRing(const BackwardPlan& plan, const RingShape& shape,
   const BackwardProblem& problem = plan.problem;
   const RowLayout& layout = problem.geometry.rows;
   const int64_t bytes = shape.vector * SizeOf(problem.x);
-  *launched = shape.blocks != 0 && AlignedTo(buffers.x, bytes) && AlignedTo(buffers.dy, bytes) &&
-              AlignedTo(buffers.dx, bytes) &&
-              (layout.by_row() || shape.rim || AlignedTo(buffers.gamma, bytes));
+  *launched =
+      shape.blocks != 0 && AlignedTo(buffers.x, bytes) && AlignedTo(buffers.dy, bytes) &&
+      AlignedTo(buffers.dx, bytes) &&
+      (layout.by_row() || shape.rim || VectorAligned(buffers.gamma, problem.param, shape.vector));
   if (!*launched) return Status();
   Arguments args = {};
   args.param = problem.param;

@@ -58,19 +58,16 @@ __device__ __forceinline__ void ColumnSums(const StripShape& shape, int count, d
 
 #if __CUDA_ARCH__ >= 800
 
+// A number and its round are one word of 64 bits: of two of 32 one could be seen without the other.
 __device__ __forceinline__ void Publish(uint2* to, float value, unsigned round) {
-  asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(to),
-               "r"(__float_as_uint(value)), "r"(round)
-               : "memory");
+  const uint64_t word = static_cast<uint64_t>(round) << 32 | __float_as_uint(value);
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
 }
 
 __device__ __forceinline__ uint2 Peek(const uint2* from) {
-  uint2 word;
-  asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];"
-               : "=r"(word.x), "=r"(word.y)
-               : "l"(from)
-               : "memory");
-  return word;
+  uint64_t word;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
+  return make_uint2(static_cast<unsigned>(word), static_cast<unsigned>(word >> 32));
 }
 
 // Sums is what a block's sums of a column are when they travel, and how to add them:

@@ -297,7 +297,7 @@ struct ForwardBody {
 
   template <bool FULL>
   __device__ __forceinline__ void Apply(const uint4* from, int tile, int items) {
-    int64_t to = out + static_cast<int64_t>(tile) * (kItems * step);
+    int64_t to = out + int64_t{kItems} * tile * step;
     uint32_t words[kItems][4];
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {

@@ -298,9 +298,11 @@ Status LaunchForwardRowsRing(const ForwardPlan& plan, const ForwardBuffers& buff
   const bool by_row = layout.by_row();
   const int64_t size = SizeOf(problem.x);
   const auto aligned = [&](int64_t bytes) {
+    const int vector = static_cast<int>(bytes / size);
     return layout.cols * size % bytes == 0 && AlignedTo(buffers.x, bytes) &&
            AlignedTo(buffers.y, bytes) &&
-           (by_row || (AlignedTo(buffers.gamma, bytes) && AlignedTo(buffers.beta, bytes)));
+           (by_row || (VectorAligned(buffers.gamma, problem.param, vector) &&
+                       VectorAligned(buffers.beta, problem.param, vector)));
   };
   RingShape shape;
   ForwardRingPointer kernel = nullptr;

@@ -274,12 +274,14 @@ class RowRuns {
   HeldParams<RUNS> own_[kOneRun<RUNS> || kShared ? 1 : ITEMS];
 };
 
-// *launched: false where the device has no room for clusters of so many blocks.
+// *launched: false where the device has no room for such a block, or clusters of so many.
 template <typename Arguments>
 Status LaunchHeld(const char* name, void (*kernel)(Arguments), const HeldCut& cut, int64_t rows,
                   int64_t shared, void* stream, bool* launched, const Arguments& arguments) {
   const void* const function = reinterpret_cast<const void*>(kernel);
-  *launched = cut.blocks == 1 || ResidentClusters(function, cut.blocks, cut.threads, shared) > 0;
+  const int fit = cut.blocks == 1 ? ResidentBlocks(function, cut.threads, shared)
+                                  : ResidentClusters(function, cut.blocks, cut.threads, shared);
+  *launched = fit > 0;
   if (!*launched) return Status();
   NV_NORMS_RETURN_IF_ERROR(AllowShared(kernel, shared, name));
   return LaunchKernel(name, kernel, static_cast<unsigned>(rows * cut.blocks),

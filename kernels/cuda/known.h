@@ -10,6 +10,7 @@
 namespace nv_norms {
 namespace cuda {
 
+// One that is static is never destroyed: threads may launch while the process ends.
 template <typename Key, typename Value>
 class Known {
  public:

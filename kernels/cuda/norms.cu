@@ -25,7 +25,7 @@ Status DeviceAt(int ordinal, Device* device) {
 }
 
 Status CurrentDevice(Device* device) {
-  static Known<int, Device> known;
+  static auto& known = *new Known<int, Device>;
   int ordinal = 0;
   NV_NORMS_RETURN_IF_ERROR(FromCuda(cudaGetDevice(&ordinal), "cudaGetDevice"));
   if (known.Find(ordinal, device)) return Status();

@@ -17,6 +17,11 @@ struct Device {
   int multiprocessors = 1;
   int capability = 75;       // of the code that runs there (code.h), 10 * major + minor
   int shared_bytes = 49152;  // of shared memory that a block may have
+
+  bool operator==(const Device& other) const {
+    return multiprocessors == other.multiprocessors && capability == other.capability &&
+           shared_bytes == other.shared_bytes;
+  }
 };
 
 // The device of that ordinal; needs no context there.

@@ -10,7 +10,7 @@ namespace cuda {
 
 cudaError_t AllowShared(const void* kernel) {
   using Key = std::tuple<int, const void*>;
-  static Known<Key, bool> known;
+  static auto& known = *new Known<Key, bool>;
   int device = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error != cudaSuccess) return error;
@@ -31,7 +31,7 @@ cudaError_t AllowShared(const void* kernel) {
 
 int ResidentBlocks(const void* kernel, int threads, int64_t shared) {
   using Key = std::tuple<int, const void*, int, int64_t>;
-  static Known<Key, int> known;
+  static auto& known = *new Known<Key, int>;
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return 0;
   const Key key(device, kernel, threads, shared);
@@ -54,7 +54,7 @@ cudaError_t AllowCluster(const void* kernel, int blocks) {
 
 int ResidentClusters(const void* kernel, int cluster, int threads, int64_t shared) {
   using Key = std::tuple<int, const void*, int, int, int64_t>;
-  static Known<Key, int> known;
+  static auto& known = *new Known<Key, int>;
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return 0;
   const Key key(device, kernel, cluster, threads, shared);

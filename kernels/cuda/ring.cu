@@ -303,7 +303,7 @@ RingShape Search(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vec
 RingShape RingShapeOf(int64_t rows, int64_t cols, const RingSizes& sizes, int64_t vector,
                       const RingNumbers& numbers, const Device& device) {
   using Key = std::array<int64_t, 16>;
-  static Known<Key, RingShape> known;
+  static auto& known = *new Known<Key, RingShape>;
   const Key key = {rows,
                    cols,
                    sizes.x,

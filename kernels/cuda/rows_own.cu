@@ -96,10 +96,8 @@ void PlanBackwardRowsOwn(BackwardPlan* plan) {
     plan->workspace = std::max(plan->workspace, Places(of.problem, shape).bytes);
   };
   reserve(*plan);
-  if (!Activated(plan->problem)) return;
-  BackwardPlan apart = *plan;  // where the activation has a pass of its own
-  apart.problem.activation = Activation();
-  reserve(apart);
+  // Where the activation has a pass of its own.
+  if (Activated(plan->problem)) reserve(WithoutActivation(*plan));
 }
 
 Status LaunchBackwardRowsOwn(const BackwardPlan& plan, const BackwardBuffers& buffers,

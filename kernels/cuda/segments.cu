@@ -154,7 +154,7 @@ SegmentShape ShapeOf(const SegmentLayout& layout, int number_bytes, int beside,
 void CutSegments(const SegmentLayout& layout, const Device& device, int number_bytes, int beside,
                  const std::function<const void*(bool, bool)>& kernel, SegmentCut* cut) {
   using Key = std::tuple<int64_t, int64_t, int64_t, int, int, const void*, int, int, int>;
-  static Known<Key, SegmentCut> known;
+  static auto& known = *new Known<Key, SegmentCut>;
   const Key key(layout.rows, layout.segments, layout.length, number_bytes, beside,
                 kernel(false, false), device.multiprocessors, device.capability,
                 device.shared_bytes);

@@ -190,8 +190,12 @@ def poisoned(shape, dtype):
 def run_case(
     case, dtype=F32, dy_type=None, param_type=F32, out_type=None, formula="center", mean=0.5,
     misaligned=False, params=True, units=8.0, far=0.0, far_axis=-1, dx_type=None, slope=1.0,
+    params_misaligned=None,
 ):  # fmt: skip
+    """params_misaligned: gamma and beta, if not as the others."""
     torch.manual_seed(1234)
+    if params_misaligned is None:
+        params_misaligned = misaligned
     shape = case[0]
     stat_type = F64 if dtype == F64 else F32
     out_type, dy_type = out_type or dtype, dy_type or dtype
@@ -201,8 +205,8 @@ def run_case(
     dy = fresh(shape, dy_type, misaligned=misaligned)
     kwargs, split, reduced, param_axes = views(case, x)
     count = math.prod(split[a] for a in param_axes)
-    gamma = fresh((count,), param_type, misaligned=misaligned) if params else None
-    beta = fresh((count,), param_type, misaligned=misaligned) if params else None
+    gamma = fresh((count,), param_type, misaligned=params_misaligned) if params else None
+    beta = fresh((count,), param_type, misaligned=params_misaligned) if params else None
     stats = math.prod(n for a, n in enumerate(split) if a not in [r % len(split) for r in reduced])
     # Where dy is multiplied in a pass of its own, that rounds to dy's type, as an op does.
     narrow = dy_type in (F16, BF16) or (dy_type == F32 and F64 in (dtype, param_type))

@@ -164,12 +164,46 @@ def test_misaligned_tensors(case, dtype):
     run_case(case, dtype, misaligned=True)
 
 
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+@pytest.mark.parametrize("param_type", [F32, BF16], ids=str)
+@pytest.mark.parametrize("misaligned", [0, 2])
+@pytest.mark.parametrize("case", [
+    ((7, 100), [-1]), ((9, 1030), [-1]), ((40, 4098), [-1]), ((300, 8192), [-1]),
+    ((4, 10002), [-1]), ((70, 20000), [-1]), ((2, 100002), [-1]), ((2, 400, 16), [1]),
+    ((2, 16, 403), 4, False),
+], ids=str)  # fmt: skip
+def test_parameters_that_are_less_aligned_than_x(case, dtype, param_type, misaligned):
+    run_case(case, dtype, param_type=param_type, misaligned=misaligned, params_misaligned=1)
+
+
 @pytest.mark.parametrize("case", [
     ((7, 100), [-1]), ((3, 9000), [-1]), ((2, 100000), [-1]), ((2, 400, 12), [1]),
     ((2, 12, 400), 3, False),
 ], ids=str)  # fmt: skip
 def test_no_parameters(case):
     run_case(case, params=False)
+
+
+@pytest.mark.skipif(SMALL, reason="large")
+def test_rows_that_are_more_than_two_to_the_31_bytes_apart():
+    """Instance norm of 2^24 channels, in bfloat16: 17 GB of x."""
+    torch.manual_seed(1)
+    shape = (1, 512, 2**24)
+    x = torch.empty(shape, dtype=BF16, device="cuda").normal_(0.5, 2.0)
+    y, dx = poisoned(shape, BF16), poisoned(shape, BF16)
+    m, r = poisoned(shape[-1:], F32), poisoned(shape[-1:], F32)
+    kwargs = {"groups": shape[-1], "channels_last": True}
+    library.forward(x, None, None, y, m, r, epsilon=EPSILON, **kwargs)()
+    library.backward(x, x, None, m, r, dx, None, None, **kwargs)()
+    torch.cuda.synchronize()
+    for value in (y, dx):
+        for row in range(0, shape[1], 64):
+            assert not bool(torch.isnan(value[:, row : row + 64]).any())
+    for first in (0, 2**23 - 100, 2**24 - 300):
+        piece = x[..., first : first + 300].contiguous()
+        expected = reference((piece.shape, 300, True), piece, None, None, piece, "center")
+        check("y", y[..., first : first + 300].contiguous(), expected["y"], 8)
+        check("dx", dx[..., first : first + 300].contiguous(), expected["dx"], 8)
 
 
 @pytest.mark.skipif(SMALL, reason="large")
