@@ -73,7 +73,11 @@ int NvNormsRewrite(const void* graph_def, size_t size, const char* device, const
     *error = Copy(std::string(status.message()));
     return 1;
   }
-  const std::string bytes = graph.SerializeAsString();
+  std::string bytes;
+  if (!graph.SerializeToString(&bytes)) {
+    *error = Copy("the rewritten graph is larger than the 2 GiB that a GraphDef may have");
+    return 1;
+  }
   *out = std::malloc(bytes.size() + 1);
   if (*out == nullptr) {
     *error = Copy("out of memory");

@@ -3,8 +3,11 @@
 #include <cmath>
 #include <cstdio>
 #include <deque>
+#include <iomanip>
 #include <iterator>
+#include <locale>
 #include <mutex>
+#include <sstream>
 
 namespace nv_norms {
 namespace {
@@ -51,9 +54,10 @@ std::string List(const std::vector<T>& items, F format) {
 }
 
 std::string Number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.17g", std::isfinite(value) ? value : 0.0);
-  return text;
+  std::ostringstream text;
+  text.imbue(std::locale::classic());  // a program's own may have a comma
+  text << std::setprecision(17) << (std::isfinite(value) ? value : 0.0);
+  return text.str();
 }
 
 }  // namespace

@@ -110,7 +110,16 @@ absl::Status CheckStatType(OpKernelConstruction* ctx) {
 
 absl::Status MakeGeometry(const Attributes& attributes, const TensorShape& x, Geometry* out) {
   std::vector<int64_t> dims;
-  for (int i = 0; i < x.dims(); ++i) dims.push_back(x.dim_size(i));
+  int64_t others = 1;  // of an empty x, elements without the axes that are empty
+  for (int i = 0; i < x.dims(); ++i) {
+    dims.push_back(x.dim_size(i));
+    others = tensorflow::MultiplyWithoutOverflow(others, std::max<int64_t>(dims.back(), 1));
+  }
+  if (others < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("x has shape ", x.DebugString(),
+                     ", expected axes whose sizes but for 0 multiply to less than 2^63"));
+  }
   if (attributes.over_axes()) {
     return ToTensorFlow(LayerNormGeometry(dims, attributes.axis, attributes.per_sample, out));
   }
@@ -128,14 +137,14 @@ absl::Status MakeGeometry(const Attributes& attributes, const TensorShape& x, Ge
 namespace {
 
 // x's axes that are normalized, or the others.
-TensorShape Axes(const Attributes& attributes, const TensorShape& x, bool normalized) {
+std::vector<int64_t> Axes(const Attributes& attributes, const TensorShape& x, bool normalized) {
   std::vector<bool> reduced;
-  TensorShape shape;
-  if (!ResolveAxes(attributes.axis, x.dims(), &reduced).ok()) return shape;
+  std::vector<int64_t> sizes;
+  if (!ResolveAxes(attributes.axis, x.dims(), &reduced).ok()) return sizes;
   for (int i = 0; i < x.dims(); ++i) {
-    if (reduced[i] == normalized) shape.AddDim(x.dim_size(i));
+    if (reduced[i] == normalized) sizes.push_back(x.dim_size(i));
   }
-  return shape;
+  return sizes;
 }
 
 int64_t Channels(const Attributes& attributes, const TensorShape& x) {
@@ -146,18 +155,22 @@ int64_t Channels(const Attributes& attributes, const TensorShape& x) {
 
 int64_t ParamsOfSample(const Attributes& attributes, const TensorShape& x) {
   if (!attributes.over_axes()) return Channels(attributes, x);
-  return Axes(attributes, x, /*normalized=*/true).num_elements();
+  int64_t count = 1;  // negative if there are too many to be counted
+  for (int64_t size : Axes(attributes, x, /*normalized=*/true)) {
+    count = tensorflow::MultiplyWithoutOverflow(count, size);
+  }
+  return count;
 }
 
 TensorShape StatShape(const Attributes& attributes, const TensorShape& x) {
-  if (attributes.over_axes()) return Axes(attributes, x, /*normalized=*/false);
+  if (attributes.over_axes()) return TensorShape(Axes(attributes, x, /*normalized=*/false));
   const int64_t groups = attributes.groups == -1 ? Channels(attributes, x) : attributes.groups;
   return TensorShape({x.dim_size(0), groups});
 }
 
 TensorShape ParamShape(const Attributes& attributes, const TensorShape& x) {
-  TensorShape shape = attributes.over_axes() ? Axes(attributes, x, /*normalized=*/true)
-                                             : TensorShape({Channels(attributes, x)});
+  TensorShape shape(attributes.over_axes() ? Axes(attributes, x, /*normalized=*/true)
+                                           : std::vector<int64_t>{Channels(attributes, x)});
   if (attributes.per_sample) shape.InsertDim(0, x.dim_size(0));
   return shape;
 }

@@ -15,7 +15,7 @@ TensorShape ShapeOfY(const Attributes& attributes, const TensorShape& x, const T
   if (!attributes.per_sample || x.dims() < 2) return y;
   const int64_t count = ParamsOfSample(attributes, x);
   for (const TensorShape* param : {scale, offset}) {
-    if (param == nullptr || count == 0 || y.dim_size(0) != 1) continue;
+    if (param == nullptr || count <= 0 || y.dim_size(0) != 1) continue;
     if (param->num_elements() % count == 0) y.set_dim(0, param->num_elements() / count);
   }
   return y;

@@ -1,7 +1,9 @@
 #include "kernels/xla/call.h"
 
 #include <cmath>
-#include <cstdio>
+#include <iomanip>
+#include <locale>
+#include <sstream>
 
 namespace nv_norms {
 namespace xla_call {
@@ -32,9 +34,10 @@ Status Number(const char* name, double value, std::string* text) {
     return Status::InvalidArgument(std::string(name) + " is " + std::to_string(value) +
                                    ", expected a finite number");
   }
-  char digits[64];
-  std::snprintf(digits, sizeof(digits), "%.17e", value);
-  *text += std::string(", ") + name + " = " + digits + " : f64";
+  std::ostringstream digits;
+  digits.imbue(std::locale::classic());  // a program's own may have a comma
+  digits << std::scientific << std::setprecision(17) << value;
+  *text += std::string(", ") + name + " = " + digits.str() + " : f64";
   return Status();
 }
 

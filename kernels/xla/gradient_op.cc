@@ -122,8 +122,7 @@ absl::Status GradientOp::Build(XlaOpKernelContext* ctx) {
       want(call.doffset, wanted_.param_type, param_shape, &problem.dparam, &plain.param_type));
   if (results.empty()) return absl::OkStatus();
   const auto set_dx = [&](xla::XlaOp dx) {
-    ctx->SetOutput(
-        0, summed ? SumOfSamples(dx, one_shape, plain.dx_type, ctx->output_xla_type(0)) : dx);
+    ctx->SetOutput(0, summed ? SumOfSamples(dx, plain.dx_type, ctx->output_xla_type(0)) : dx);
   };
 
   if (problem.geometry.elements == 0 || AnyDynamic(operands)) {

@@ -13,21 +13,29 @@ using tensorflow::TensorShape;
 
 namespace {
 
+// Of dynamic axes a Reshape would have to know which is which.
+xla::XlaOp RepeatDynamic(xla::XlaOp one, int64_t times) {
+  return xla::ConcatInDim(one.builder(), std::vector<xla::XlaOp>(times, one), 0);
+}
+
 absl::Status Repeat(const TensorShape& shape, Operand* one) {
-  if (one->shape.is_dynamic()) {
-    return absl::UnimplementedError(
-        absl::StrCat("one sample of dynamic shape ", one->bounds.DebugString(),
-                     " beside others: expected a static shape inside XLA"));
-  }
   std::vector<int64_t> dims;
   for (const auto& dim : shape) dims.push_back(dim.size);
-  const std::vector<int64_t> sample(dims.begin() + 1, dims.end());
-  const xla::XlaOp all = xla::Broadcast(xla::Reshape(one->value, sample), {dims[0]});
-  Operand repeated;
-  TF_RETURN_IF_ERROR(
-      MakeOperand(all, xla::ShapeUtil::MakeShape(one->shape.element_type(), dims), &repeated));
-  *one = repeated;
-  return absl::OkStatus();
+  xla::XlaOp all;
+  if (!one->shape.is_dynamic()) {
+    const std::vector<int64_t> sample(dims.begin() + 1, dims.end());
+    all = xla::Broadcast(xla::Reshape(one->value, sample), {dims[0]});
+  } else if (one->bounds.dims() == shape.dims() && one->bounds.dim_size(0) == 1 &&
+             !one->shape.is_dynamic_dimension(0)) {
+    all = RepeatDynamic(one->value, dims[0]);
+  } else {
+    return absl::UnimplementedError(
+        absl::StrCat("one sample of dynamic shape ", one->bounds.DebugString(),
+                     " beside others: expected no dynamic axis before it inside XLA"));
+  }
+  TF_ASSIGN_OR_RETURN(const xla::Shape repeated, all.builder()->GetShape(all));
+  *one = Operand();
+  return MakeOperand(all, repeated, one);
 }
 
 }  // namespace
@@ -42,13 +50,11 @@ absl::Status RepeatSamples(const Attributes& attributes, const TensorShape& y, O
   return absl::OkStatus();
 }
 
-xla::XlaOp SumOfSamples(xla::XlaOp parts, const TensorShape& x, xla::PrimitiveType parts_type,
+xla::XlaOp SumOfSamples(xla::XlaOp parts, xla::PrimitiveType parts_type,
                         xla::PrimitiveType out_type) {
   const xla::XlaComputation add = xla::CreateScalarAddComputation(parts_type, parts.builder());
   const xla::XlaOp sum = xla::Reduce(parts, xla::Zero(parts.builder(), parts_type), add, {0});
-  std::vector<int64_t> dims;
-  for (const auto& dim : x) dims.push_back(dim.size);
-  return xla::ConvertElementType(xla::Reshape(sum, dims), out_type);
+  return xla::ConvertElementType(xla::Broadcast(sum, {1}), out_type);
 }
 
 }  // namespace xla_call

@@ -69,7 +69,7 @@ class Learner {
       const TensorInfo info = shapes_->Get(tensor);
       if (!IsFloat(info.dtype)) continue;
       // What the owner left open stays open.
-      if (!info.rank_known && !IsArgument(view_.op(tensor.node))) {
+      if (!info.rank_known && !view_.IsArgument(tensor.node)) {
         shapes_->SetOutput(tensor, {info.dtype, true, shape});
       }
       LookBehind(tensor.node, info.rank_known ? info.dims : shape);

@@ -84,6 +84,11 @@ const std::string& GraphView::op(int node) const {
   return fed_[node] ? *kFed : graph_->node(node).op();
 }
 
+bool GraphView::IsArgument(int node) const {
+  const std::string& op = graph_->node(node).op();
+  return fed_[node] || op == "_Arg" || op == "Placeholder" || op == "PlaceholderWithDefault";
+}
+
 void GraphView::Link(int node, const std::vector<TensorId>& inputs,
                      const std::vector<int>& controls) {
   inputs_[node] = inputs;
@@ -354,10 +359,6 @@ bool HasOwnGradient(const GraphView& view, int node) {
 
 bool IsSwitchOrMerge(const std::string& op) {
   return op == "Switch" || op == "RefSwitch" || op == "Merge" || op == "RefMerge";
-}
-
-bool IsArgument(const std::string& op) {
-  return op == "_Arg" || op == "Placeholder" || op == "PlaceholderWithDefault";
 }
 
 }  // namespace nv_norms

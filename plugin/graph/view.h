@@ -55,6 +55,8 @@ class GraphView {
   // The op's name; for a node whose value is fed from outside, a name that no op has.
   const std::string& op(int node) const;
   void MarkFed(int node) { fed_[node] = true; }
+  // Whether its value is one that the graph's owner gives: an argument, or a node that is fed.
+  bool IsArgument(int node) const;
   const std::string& name(int node) const { return graph_->node(node).name(); }
   std::string name(TensorId tensor) const;
   int Find(const std::string& name) const;
@@ -129,9 +131,6 @@ bool HasOwnGradient(const GraphView& view, int node);
 
 // Ops whose tensors may belong to a branch, while a control edge from them does not tell which.
 bool IsSwitchOrMerge(const std::string& op);
-
-// Whether an op gives what the graph's owner feeds.
-bool IsArgument(const std::string& op);
 
 }  // namespace nv_norms
 

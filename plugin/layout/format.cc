@@ -64,7 +64,7 @@ bool WaitsForOthers(const GraphView& view, int node) {
       if (!go_on(control, /*is_fed=*/false)) return true;
     }
     for (const TensorId& input : view.inputs(at)) {
-      if (!go_on(input.node, IsArgument(view.op(input.node)))) return true;
+      if (!go_on(input.node, view.IsArgument(input.node))) return true;
     }
   }
   return false;

@@ -23,7 +23,7 @@ bool TiesAreChecked(const GraphView& view, const Shapes& shapes, TensorId x, con
                     const Dim& parameter, const std::set<int64_t>& tied, Axes* axes) {
   if (tied.empty()) return true;
   const TensorInfo& info = shapes.Get(x);
-  if (info.rank_known && IsArgument(view.op(x.node))) return false;
+  if (info.rank_known && view.IsArgument(x.node)) return false;
   std::set<int64_t> checked;
   for (size_t i = 0; i < x_dims.size(); ++i) {
     const bool along = std::all_of(x_dims[i].begin(), x_dims[i].end(), [&](Atom atom) {

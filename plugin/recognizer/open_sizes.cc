@@ -15,7 +15,7 @@ constexpr int kStepsToPart = 8;
 bool IsLeftOpen(const GraphView& view, const Shapes& shapes, TensorId x, int axis) {
   const int64_t size = shapes.Get(x).dims[axis];
   int from = x.node;
-  if (IsArgument(view.op(from))) return true;
+  if (view.IsArgument(from)) return true;
   const auto is_elementwise = [&] {
     const OpClass op_class = ClassOf(view.op(from));
     return view.inputs(from).size() == 1 && (op_class == OpClass::kElementwise ||
@@ -34,7 +34,7 @@ bool IsLeftOpen(const GraphView& view, const Shapes& shapes, TensorId x, int axi
   }
   if (size == -1) return false;  // equal to none that is known
   for (int node = 0; node < view.num_nodes(); ++node) {
-    if (!view.alive(node) || !IsArgument(view.op(node))) continue;
+    if (!view.alive(node) || !view.IsArgument(node)) continue;
     const auto& dims = shapes.Get({node, 0}).dims;
     if (std::find(dims.begin(), dims.end(), size) != dims.end()) return true;
   }

@@ -161,6 +161,22 @@ def test_more_statistics_than_can_be_counted(ops: Any, device: str) -> None:
         )
 
 
+@pytest.mark.parametrize("per_sample", [False, True])
+def test_more_parameters_than_can_be_counted(ops: Any, device: str, per_sample: bool) -> None:
+    """No samples can have any number of elements each; ops that run eagerly are not asked before
+    what shapes they will give."""
+    over = {"axis": [1, 2], "per_sample": per_sample}
+    with tf.device(device):
+        x, scale, stat = tf.zeros([0, 2**40, 2**40]), tf.ones((8, 1)), tf.zeros([0])
+        with pytest.raises(tf.errors.InvalidArgumentError, match="less than 2"):
+            ops.fused_layer_norm(x=x, scale=[scale], offset=[], out_type=x.dtype, **over)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="less than 2"):
+            ops.fused_layer_norm_grad(
+                dy=x, x=x, mean=stat, rstd=stat, scale=[], num_dx=1, num_dscale=1, num_doffset=0,
+                dx_type=x.dtype, param_type=x.dtype, **over,
+            )  # fmt: skip
+
+
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("epsilon", [-1e-3, np.nan, np.inf])
 def test_an_epsilon_that_is_no_number_of_at_least_0(

@@ -73,6 +73,30 @@ def test_placeholder_that_is_fed_has_the_shape_that_it_says(rng, shape) -> None:
     np.testing.assert_allclose(got, want, 2e-5, 2e-5)
 
 
+@pytest.mark.parametrize("shape", [(None, None), (3, None), (None, None, None)])
+def test_placeholder_that_leaves_open_whether_gamma_broadcasts_it(rng, shape) -> None:
+    """As an argument of a tf.function does: fed with one column, x takes the size of gamma."""
+    gamma, beta = (rng.uniform(0.5, 2.0, 8).astype(np.float32) for _ in range(2))
+    dy = rng.normal(size=(*[3] * (len(shape) - 1), 8)).astype(np.float32)
+    with tf.Graph().as_default() as graph:
+        x = placeholder("x", shape)
+        mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+        y = (x - mean) * tf.math.rsqrt(variance + 1e-3) * gamma + beta
+        (dx,) = tf.gradients(y, x, dy)
+        nv_norms_rewriter.enable()
+        nv_norms_rewriter.clear_report()
+        with v1.Session(graph=graph) as session:
+            for columns in (8, 1):
+                a = rng.normal(1.0, 2.0, (*dy.shape[:-1], columns)).astype(np.float32)
+                got_y, got_dx = session.run([y, dx], {x: a})
+                want = oracle.layer_norm(a, epsilon=1e-3).y * gamma + beta
+                np.testing.assert_allclose(got_y, want, 2e-5, 2e-5)
+                assert got_dx.shape == a.shape
+    # Beside a norm without parameters, which has the shape of x.
+    forward = [r for r in nv_norms_rewriter.report() if r.fused and r.direction == "forward"]
+    assert all(len(record.inputs) == 1 for record in forward)
+
+
 @pytest.mark.parametrize("assigned", [False, True])
 @pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
 def test_gamma_that_changes_between_two_reads(rng, use_resource: bool, assigned: bool) -> None:

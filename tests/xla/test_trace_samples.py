@@ -71,3 +71,45 @@ def test_one_op_each_that_broadcasts_what_has_one_sample(
         for got, exact in zip(step(*inputs), _exact(*inputs, relu), strict=True):
             assert got.shape == exact.shape
             np.testing.assert_allclose(got, exact, 1e-4, 2e-5 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("samples", [(N, N), (1, N), (N, 1)])
+def test_rows_that_are_chosen_when_the_function_runs(
+    rng: np.random.Generator, samples: tuple[int, int]
+) -> None:
+    """Then XLA knows but a bound of their number."""
+    rows, given = 7, [(None, 7, CHANNELS), (None, 1, CHANNELS), (None, 1, CHANNELS)]
+
+    signature = [*map(tf.TensorSpec, given), tf.TensorSpec(rows, tf.bool)]
+
+    @tf.function(input_signature=signature, jit_compile=True)
+    def step(x: Any, scale: Any, offset: Any, mask: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch([x, scale, offset])
+            chosen = tf.ensure_shape(tf.boolean_mask(x, mask, axis=1), (None, None, CHANNELS))
+            mean, variance = tf.nn.moments(chosen, [-1], keepdims=True)
+            y = (chosen - mean) * tf.math.rsqrt(variance + 1e-3) * scale + offset
+            half = tf.reduce_sum(y * y, 1) / 2
+        return [half, *tape.gradient(half, [x, scale, offset])]
+
+    mask = np.arange(rows) % 3 != 1
+    x = rng.normal(0.5, 2.0, (samples[0], rows, CHANNELS)).astype(np.float32)
+    scale, offset = rng.normal(0.5, 2.0, (2, samples[1], 1, CHANNELS)).astype(np.float32)
+    got = step(x, scale, offset, mask)
+    assert found("forward") == found("backward") == 1
+
+    full = np.broadcast_to(x[:, mask].astype(np.float64), (N, mask.sum(), CHANNELS))
+    centred = full - full.mean(-1, keepdims=True)
+    rstd = 1 / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-3)
+    xhat = centred * rstd
+    y = xhat * scale + offset
+    w = y * scale
+    dx = np.zeros((N, rows, CHANNELS))
+    dx[:, mask] = rstd * (w - w.mean(-1, keepdims=True) - xhat * (w * xhat).mean(-1, keepdims=True))
+    gradients = [dx, (y * xhat).sum(1, keepdims=True), y.sum(1, keepdims=True)]
+    want = [(y * y).sum(1) / 2]
+    for d, v in zip(gradients, (x, scale, offset), strict=True):
+        want.append(d.sum(0, keepdims=True) if v.shape[0] < N else d)
+    for value, exact in zip(got, want, strict=True):
+        assert value.shape == exact.shape
+        np.testing.assert_allclose(value, exact, 1e-4, 2e-5 * np.abs(exact).max())
