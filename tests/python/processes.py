@@ -61,6 +61,24 @@ def run(
     )
 
 
+def run_program(
+    path: str, *arguments: object, fork: bool = True, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs the Python program at `path`, below the project's root, from there; as `run` does."""
+    variables = {**variables_for(), **environment}
+    command = [path, *map(str, arguments)]
+    if fork:
+        return _forked((ROOT / path).read_text(), command, variables)
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        env=variables,
+    )
+
+
 def _forked(
     code: str, command: list[str], variables: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
@@ -78,7 +96,7 @@ def _forked(
 
 
 def _main(code: str, command: list[str], variables: dict[str, str], files: list[Any]) -> None:
-    """What the fork runs: as `python -c code` would, but that TensorFlow is imported."""
+    """What the fork runs: as `python` with this command would, but that TensorFlow is imported."""
     for number, file in enumerate(files, start=1):
         os.dup2(file.detach(), number)
     os.environ.clear()
@@ -90,7 +108,12 @@ def _main(code: str, command: list[str], variables: dict[str, str], files: list[
     sys.argv[:] = command
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
-    exec(compile(code, "<string>", "exec"), module.__dict__)
+    is_program = command[0] != "-c"
+    if is_program:
+        os.chdir(ROOT)
+        module.__file__ = command[0]
+        sys.path[0] = str((ROOT / command[0]).parent)
+    exec(compile(code, command[0] if is_program else "<string>", "exec"), module.__dict__)
 
 
 def result(

@@ -13,18 +13,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import ROOT, variables_for
+from processes import ROOT, run_program
 
 
 def _run(name: str, *arguments: object) -> str:
-    process = subprocess.run(
-        [sys.executable, f"benchmarks/{name}.py", *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env={**variables_for(), "CUDA_VISIBLE_DEVICES": ""},
-    )
+    process = run_program(f"benchmarks/{name}.py", *arguments, CUDA_VISIBLE_DEVICES="")
     assert process.returncode == 0, process.stdout + process.stderr
     return process.stdout
 

@@ -6,12 +6,10 @@ keras_model.py has a test of its own (test_demo.py).
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from processes import ROOT, variables_for
+from processes import ROOT, run_program
 
 COVERED_ELSEWHERE = {"keras_model.py"}
 TESTED = {
@@ -24,15 +22,8 @@ TESTED = {
 }
 
 
-def _run(name: str, *arguments: str, **variables: str) -> str:
-    process = subprocess.run(
-        [sys.executable, f"examples/{name}", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=variables_for() | variables,
-    )
+def _run(name: str, *arguments: str, fork: bool = True, **variables: str) -> str:
+    process = run_program(f"examples/{name}", *arguments, fork=fork, **variables)
     assert process.returncode == 0, process.stdout + process.stderr
     return process.stdout
 
@@ -98,7 +89,7 @@ def test_serving_its_own_model_and_one_from_a_path(tmp_path: Path) -> None:
 
 
 def test_both_remappers_show_in_the_log() -> None:
-    output = _run("inspect_remapper_log.py")
+    output = _run("inspect_remapper_log.py", fork=False)
     assert re.search(r"TensorFlow +remapper.cc:\d+\] Fuse Conv2D with BiasAdd and Relu", output)
     assert re.search(r"nv_norms_rewriter +remapper.cc:\d+\] Fuse .* into FusedLayerNorm", output)
     assert "1 normalization found, 1 fused (1 layer_norm forward)" in output
