@@ -91,11 +91,14 @@ def _inspect(arguments: argparse.Namespace) -> None:
         pairs += [(graph, rewritten), *bodies]
     if arguments.dot is not None:
         arguments.dot.write_text(_dot.draw(pairs))
-        console.print(f"The graph before and after is drawn in {arguments.dot}", soft_wrap=True)
+        console.print(
+            f"The graph before and after is drawn in {escape(str(arguments.dot))}", soft_wrap=True
+        )
     if arguments.tensorboard is not None:
         runs = _tensorboard.write(arguments.tensorboard, pairs)
         console.print(
-            f"tensorboard --logdir {arguments.tensorboard} shows the graphs {', '.join(runs)}",
+            f"tensorboard --logdir {escape(str(arguments.tensorboard))} shows the graphs "
+            f"{escape(', '.join(runs))}",
             soft_wrap=True,
         )
 
@@ -104,7 +107,7 @@ def _failures() -> tuple[type[Exception], ...]:
     """What a wrong argument or file ends in."""
     import tensorflow as tf
 
-    return ValueError, TypeError, RuntimeError, OSError, tf.errors.OpError
+    return ValueError, TypeError, RuntimeError, OSError, ImportError, tf.errors.OpError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -42,7 +42,10 @@ def read(path: Path, fetches: tuple[str, ...] = ()) -> list[NamedGraph]:
     """
     if path.is_dir():
         if not (path / "saved_model.pb").is_file():
-            raise UnreadableError(f"{path} is a folder without saved_model.pb: not a SavedModel")
+            raise UnreadableError(
+                f"{path} is a folder without saved_model.pb: no SavedModel that can be read "
+                "(saved_model.pbtxt is not)"
+            )
         return _read_saved_model(path / "saved_model.pb")
     if not path.is_file():
         raise UnreadableError(f"{path} does not exist")

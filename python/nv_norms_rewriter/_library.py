@@ -28,10 +28,10 @@ _BUILT_FOR = re.compile(rb'"tensorflow": ?"([0-9]+\.[0-9A-Za-z.+-]*)"')
 # Of an ELF file of 64 bits: where the table of its sections is, the size of an entry, how many.
 _ELF_HEADER = struct.Struct("<40xQ10xHH2x")
 
+_WITHOUT = "NV_NORMS_REWRITER=0 in the environment lets `import nv_norms_rewriter` pass without it."
 _AGAIN = (
     "Build it again with `make demo`, or install the package again with `pip install "
-    "--force-reinstall --no-deps .`. NV_NORMS_REWRITER=0 in the environment lets the import pass "
-    "without it."
+    f"--force-reinstall --no-deps .`. {_WITHOUT}"
 )
 
 
@@ -92,15 +92,14 @@ def check(library: Path) -> None:
         raise LoadError(
             f"nv_norms_rewriter is not built: {library} does not exist. Run `make demo` in a "
             "checkout (it builds everything that is missing), or install the package with `pip "
-            "install .`. NV_NORMS_REWRITER=0 in the environment lets the import pass without it."
+            f"install .`. {_WITHOUT}"
         )
     try:
         str(library).encode()
     except UnicodeEncodeError:  # TensorFlow takes paths in UTF-8
         raise LoadError(
             f"nv_norms_rewriter cannot load {ascii(str(library))}: this locale has Python read the "
-            "path in another encoding than UTF-8. Set PYTHONUTF8=1 in the environment. "
-            "NV_NORMS_REWRITER=0 lets the import pass without it."
+            f"path in another encoding than UTF-8. Set PYTHONUTF8=1 in the environment. {_WITHOUT}"
         ) from None
     if trouble := damage(library):
         raise LoadError(f"nv_norms_rewriter cannot be loaded: {trouble}. {_AGAIN}")
@@ -111,8 +110,7 @@ def check(library: Path) -> None:
             f"{wanted}), but TensorFlow {tf.__version__} is installed, and TensorFlow's C++ "
             "interface changes with every minor version. Install the one it was built for: pip "
             f"install 'tensorflow=={_minor(wanted)}.*', or an nv_norms_rewriter that was built "
-            f"for TensorFlow {_minor(tf.__version__)}. NV_NORMS_REWRITER=0 in the environment "
-            "lets the import pass without it."
+            f"for TensorFlow {_minor(tf.__version__)}. {_WITHOUT}"
         )
 
 

@@ -59,7 +59,10 @@ def disable() -> None:
 
 
 def is_enabled() -> bool:
-    """Whether graphs are being rewritten: loaded and switched on, and in TensorFlow's way."""
+    """Whether the rewriter is loaded and switched on.
+
+    What keeps it from some graphs all the same, report().notices says.
+    """
     if _process.loaded_core() is None:
         return False
     memory = _process.state()

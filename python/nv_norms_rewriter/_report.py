@@ -19,8 +19,10 @@ _PYTHON_NAMES = {"half": "float16", "float": "float32", "double": "float64"}
 _OPTIONS_OF_OTHERS = {"disable_meta_optimizer": True, "use_plugin_optimizers": False}
 _ON_AGAIN = (
     "nv_norms_rewriter.enable() switches it on for functions that have not run yet "
-    "(NV_NORMS_REWRITER=0 in the environment keeps an import from that)"
+    "(an import does, unless NV_NORMS_REWRITER=0 is in the environment)"
 )
+# The rows of a table that is printed: 10,000 records would take ten seconds.
+_MOST_ROWS = 500
 # Smaller graphs stay as they are; TensorFlow's default.
 _MIN_NODES = ("min_graph_nodes", 4)
 
@@ -181,8 +183,12 @@ class Report(Sequence[Record]):
     def __rich_console__(self, console: Any, options: Any) -> Iterable[Any]:
         from rich.text import Text
 
+        if len(self) > _MOST_ROWS:
+            yield Text(
+                f"The latest {_MOST_ROWS} of {len(self)} records; report()[:N] has the first N."
+            )
         if len(self):
-            yield self.table()
+            yield self[-_MOST_ROWS:].table()
         yield Text(self.summary())
         for notice in self.notices:
             yield Text(f"Note: {notice}")
@@ -190,9 +196,12 @@ class Report(Sequence[Record]):
     def __str__(self) -> str:
         from rich.console import Console
 
-        text = io.StringIO()
+        # Lines of a table are other characters where stdout has none for them.
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        text = io.TextIOWrapper(io.BytesIO(), encoding, errors="replace", newline="\n")
         Console(file=text, width=width(), color_system=None, force_terminal=False).print(self)
-        lines = (line.rstrip() for line in text.getvalue().splitlines())
+        text.seek(0)
+        lines = (line.rstrip() for line in text.read().splitlines())
         return "\n".join(lines).strip("\n")
 
     def __repr__(self) -> str:
@@ -202,7 +211,11 @@ class Report(Sequence[Record]):
 def width() -> int:
     """Columns of the terminal; elsewhere at least as many as most names want."""
     columns = shutil.get_terminal_size().columns
-    return columns if sys.stdout.isatty() else max(120, columns)
+    try:
+        is_terminal = sys.stdout.isatty()
+    except (AttributeError, ValueError):  # there is none, it is a program's own, it is closed
+        is_terminal = False
+    return columns if is_terminal else max(120, columns)
 
 
 def _verdict(r: Record) -> str:

@@ -68,7 +68,8 @@ def adding_functions(graph: Any) -> Iterator[None]:
         with raw():
             yield
     finally:
-        del graph.as_graph_def
+        with contextlib.suppress(AttributeError):  # another thread that was inside has done it
+            del graph.as_graph_def
 
 
 def _runs_marked(name: str) -> bool:

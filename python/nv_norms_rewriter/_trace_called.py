@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from . import _library, _process, _trace_describe, _trace_where
+from . import _library, _process, _trace_describe, _trace_where, _tracebacks
 
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 # In v1 loops, which XLA does not compile, tensors go in circles.
@@ -43,7 +43,11 @@ def install(rewrite: Callable[[Any], bool]) -> None:
         function = None
         if is_inside and not _trace_where.is_for_xla(self._attrs):
             function = _or_none(of_called, self.graph, self, tensor_inputs)
-        return call(function or self, tensor_inputs, captured_inputs)
+        try:
+            return call(function or self, tensor_inputs, captured_inputs)
+        except Exception:
+            _tracebacks.leave_us_out()  # Keras may have been imported after us
+            raise
 
     def of_called(graph: Any, function: Any, arguments: Any) -> Any:
         ops = _to_copy(graph)

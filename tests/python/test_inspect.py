@@ -207,6 +207,20 @@ def test_functions_are_counted_and_drawn_too(
     assert "FusedLayerNorm" in (tmp_path / "graph.dot").read_text()
 
 
+def test_paths_that_look_like_markup(
+    saved_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "[red]"
+    folder.mkdir()
+    drawing, graphs = folder / "[" / "b].dot", folder / "[bold]"
+    drawing.parent.mkdir()
+    command = ["inspect", str(saved_model), "--dot", str(drawing), "--tensorboard", str(graphs)]
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    assert str(drawing) in text and str(graphs) in text
+    assert drawing.is_file() and graphs.is_dir()
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["--version"])

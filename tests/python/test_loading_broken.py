@@ -31,6 +31,20 @@ def test_libraries_not_built(tmp_path: Path) -> None:
     assert "make demo" in message and "pip install ." in message
 
 
+def test_command_without_libraries(tmp_path: Path) -> None:
+    packages = copy_package(tmp_path, libraries=False)
+    code = """
+import sys
+from nv_norms_rewriter.__main__ import main
+sys.exit(main(["inspect", sys.argv[1]]))
+"""
+    graph = tmp_path / "graph.pbtxt"
+    graph.write_text('node { name: "x" op: "NoOp" }')
+    process = run(code, graph, packages=packages, NV_NORMS_REWRITER="0")
+    assert process.returncode == 2, process.stderr
+    assert process.stderr.splitlines()[-1].startswith("nv_norms_rewriter: nv_norms_rewriter is not")
+
+
 def test_library_is_no_library(tmp_path: Path) -> None:
     packages = copy_package(tmp_path)
     core = packages / "nv_norms_rewriter" / "lib" / "libnv_norms_core.so"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import io
+import sys
 
 import keras
 import numpy as np
@@ -233,6 +235,44 @@ def test_long_names_are_folded_not_cut() -> None:
     name = "/".join(f"transformer_layer_{i}" for i in range(20)) + ":0"
     text = str(Report([dataclasses.replace(FUSED, outputs=(name,))]))
     assert "transformer_layer_19" in text.replace("\n", "").replace(" ", "")
+
+
+class _OnlyWrites:
+    """What a program may put in the place of stdout."""
+
+    def __init__(self, encoding: str | None = None) -> None:
+        if encoding:
+            self.encoding = encoding
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def flush(self) -> None: ...
+
+
+@pytest.mark.parametrize("stdout", [None, _OnlyWrites(), io.StringIO()], ids=type)
+def test_stdout_that_is_no_file(monkeypatch: pytest.MonkeyPatch, stdout: object) -> None:
+    if isinstance(stdout, io.StringIO):
+        stdout.close()
+    monkeypatch.setattr(sys, "stdout", stdout)
+    text = str(Report([FUSED]))
+    monkeypatch.undo()
+    assert "model/norm/y:0" in text and "1 fused" in text
+
+
+def test_stdout_whose_encoding_has_no_lines_of_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", _OnlyWrites("latin-1"))
+    text = str(Report([FUSED, dataclasses.replace(FUSED, outputs=("m\u03b1:0",))]))
+    monkeypatch.undo()
+    text.encode("latin-1")
+    assert "model/norm/y:0" in text and "m?:0" in text
+
+
+def test_a_long_report_prints_its_latest_records() -> None:
+    records = [dataclasses.replace(FUSED, outputs=(f"y_{i}:0",)) for i in range(501)]
+    text = str(Report(records))
+    assert "The latest 500 of 501 records" in text and "501 fused" in text
+    assert "y_500:0" in text and "y_1:0" in text and "y_0:0" not in text
 
 
 def test_empty_report_prints_a_line() -> None:

@@ -358,6 +358,25 @@ def test_copy_that_cannot_be_made(
     assert found() == 0
 
 
+@pytest.mark.parametrize("how", ["function", "trace", "keras"])
+def test_errors_of_a_program_end_where_they_do_without_us(how: str) -> None:
+    """TensorFlow and Keras leave their own frames out, and so ours between these."""
+
+    def refuse(x: Any) -> None:
+        raise ValueError("no number")
+
+    check = keras.layers.Lambda(lambda x: tf.debugging.check_numerics(x, "no number"))
+    calls = {
+        "function": tf.function(lambda x: tf.debugging.check_numerics(x, "no number")),
+        "trace": tf.function(refuse),
+        "keras": keras.Sequential([keras.Input((2,)), check]).predict,
+    }
+    with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match="no number") as caught:
+        calls[how](tf.fill((3, 2), float("nan")))
+    folder = Path(nv_norms_rewriter.__file__).parent
+    assert not [frame for frame in caught.traceback if folder in Path(frame.path).parents]
+
+
 def test_compiled_function_that_was_traced_while_switched_off(layer: Layer, x: tf.Tensor) -> None:
     inner = compile_xla(lambda x: layer(x))
     with nv_norms_rewriter.disabled():
