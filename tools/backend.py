@@ -61,6 +61,10 @@ def _platform() -> str:
 
 
 def _requirements(config: str) -> list[str]:
+    try:
+        environment.check_system()
+    except StepError as failure:
+        sys.exit(str(failure))
     cuda = versions.cuda_requirements() if environment.wants_cuda_packages(config) else []
     return [f"tensorflow=={versions.TENSORFLOW}", *cuda]
 

@@ -40,12 +40,19 @@ def wants_cuda_packages(config: str) -> bool:
     return wants_cuda(config) and not os.environ.get("CUDA_HOME")
 
 
+def check_system() -> None:
+    """Raises StepError where nothing can be built, before anything is installed for it."""
+    if sys.platform != "linux":
+        raise StepError(f"nv_norms_rewriter builds and runs on Linux; this is {sys.platform}.")
+
+
 def set_up(config: str = "development") -> None:
     """Makes .venv what tools/versions.py says; does nothing where it is that already.
 
     Args:
       config: the build that it is for, as in bazel.build().
     """
+    check_system()
     python = _interpreter()
     _make_venv(python)
     version = _version(str(PYTHON))
