@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from processes import run
-
-ROOT = Path(__file__).resolve().parents[2]
+from processes import run, run_pytest
 
 
 # The widest one runs in tests/ops itself.
@@ -19,15 +14,10 @@ def test_the_ops_with_a_forced_target(target: str) -> None:
     if target == "avx2" and "avx2" not in Path("/proc/cpuinfo").read_text().split():
         pytest.skip("this CPU has no AVX2")
     files = ["tests/ops/test_forward.py", "tests/ops/test_gradient.py"]
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-x", "-m", "not gpu and not slow", *files],
-        cwd=ROOT,
-        env=os.environ | {"NV_NORMS_CPU_TARGET": target, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-1000:]
-    assert " passed" in result.stdout
+    on_cpu = {"NV_NORMS_CPU_TARGET": target, "CUDA_VISIBLE_DEVICES": ""}
+    process = run_pytest("-x", "-m", "not gpu and not slow", *files, **on_cpu)
+    assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-1000:]
+    assert " passed" in process.stdout
 
 
 def test_a_target_that_does_not_exist_is_an_error() -> None:

@@ -79,6 +79,17 @@ def run_program(
     )
 
 
+def run_pytest(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs pytest from the project's root, with settings that hold from a process' start."""
+    code = f"""
+import os, sys, pytest
+os.chdir({str(ROOT)!r})
+os.environ.update({environment!r})
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+    return run(code, *arguments)
+
+
 def _forked(
     code: str, command: list[str], variables: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from processes import run_pytest
 
 TWO_GPUS = pytest.mark.skipif(
     len(tf.config.list_physical_devices("GPU")) < 2, reason="needs two GPUs"
@@ -27,9 +25,6 @@ TWO_GPUS = pytest.mark.skipif(
 def test_mirrored_strategy(kind: str, cases: str, passed: int) -> None:
     """CPU and GPU: two replicas on parts of one. GPUS: on two, by NCCL."""
     file = Path(__file__).with_name("replicas.py")
-    command = [sys.executable, "-m", "pytest", "-m", cases, str(file)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, env=os.environ | {"REPLICAS_ON": kind}
-    )
+    done = run_pytest("-m", cases, file, REPLICAS_ON=kind)
     assert done.returncode == pytest.ExitCode.OK, done.stdout + done.stderr
     assert f"{passed} passed" in done.stdout
