@@ -43,7 +43,8 @@ class Record:
       inputs: names of the tensors that it reads ("node:0"): x, then gamma and beta if any.
       outputs: names of the tensors that it computes.
       axes: the normalized axes of x.
-      epsilon: the constant under the root.
+      epsilon: the constant under the root, as the graph holds it: 1e-3 in float32 is
+        0.0010000000474974513.
       dtype: type of x ("float32").
       device: device of the ops, "" where the graph does not say.
       graph: name of the graph or function.
