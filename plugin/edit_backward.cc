@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "plugin/edit.h"
 #include "plugin/edit_steps.h"
@@ -220,9 +221,17 @@ TensorId ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forw
     for (const TensorId& input : view->inputs(node)) read.push_back(input.node);
     read.push_back(node);
   }
+  // What one output waits for may come from another, which the op gives with it.
+  std::vector<std::pair<int, int>> late;
   const auto comes_later = [&](int control) {
-    return std::find(backward.core.begin(), backward.core.end(), control) != backward.core.end() ||
-           view->DependsOn(control, outputs);
+    if (std::find(backward.core.begin(), backward.core.end(), control) != backward.core.end()) {
+      return true;
+    }
+    if (!view->DependsOn(control, outputs)) return false;
+    for (TensorId output : backward.outputs()) {
+      if (view->DependsOn(output.node, {control})) late.emplace_back(output.node, control);
+    }
+    return true;
   };
   controls.erase(std::remove_if(controls.begin(), controls.end(), comes_later), controls.end());
   const int gradient = view->AddNode(def, inputs, controls, place);
@@ -268,6 +277,7 @@ TensorId ApplyBackward(GraphView* view, Shapes* shapes, const ForwardMatch& forw
     PutParameter(view, shapes, {gradient, port++}, backward.dbeta, backward.dbeta_shape, made,
                  like(forward.gamma.valid() ? 2 : 1));
   }
+  for (const auto& [output, control] : late) view->AddControlInput(output, control);
   RemoveUnread(view, read, keep);
   return dx;
 }

@@ -64,6 +64,43 @@ def test_an_assertion_is_still_made(rng, operand: str) -> None:
             run(each, {"x": x, "ok": False})
 
 
+@pytest.mark.parametrize("waiting", ["dgamma", "dbeta", "dx"])
+def test_a_gradient_still_waits_for_an_assertion_about_another(rng, waiting: str) -> None:
+    def make() -> None:
+        x, dy, gamma = placeholder("x", SHAPE), placeholder("dy", SHAPE), placeholder("g", (6,))
+        mean, variance = moments(x)
+        rstd = tf.math.rsqrt(variance + 1e-3)
+        xhat = (x - mean) * rstd
+        tf.identity(xhat * gamma + placeholder("b", (6,)), name="y")
+        w = dy * gamma
+        terms = [tf.reduce_mean(each, [-1], keepdims=True) for each in (w, w * xhat)]
+        gradients = {
+            "dx": lambda: rstd * (w - terms[0] - xhat * terms[1]),
+            "dgamma": lambda: tf.reduce_sum(dy * xhat, 0),
+            "dbeta": lambda: tf.reduce_sum(dy, 0),
+        }
+        last = gradients.pop(waiting)
+        bound = placeholder("bound", ())
+        few = [
+            tf.reduce_all(tf.abs(tf.identity(gradient(), name)) < bound)
+            for name, gradient in gradients.items()
+        ]
+        with tf.control_dependencies([v1.Assert(tf.reduce_all(few), ["too large"])]):
+            tf.identity(last(), name=waiting)
+
+    graph = trace(make)
+    after, report = rewrite(graph, fetches=["y", "dx", "dgamma", "dbeta"])
+    assert [len(r.outputs) for r in report.fused if r.direction == "backward"] == [3]
+    feeds = {name: rng.normal(size=SHAPE).astype(np.float32) for name in ("x", "dy")}
+    feeds |= {name: rng.uniform(0.5, 2.0, 6).astype(np.float32) for name in "gb"}
+    wanted = f"{waiting}:0"
+    want = run(graph, feeds | {"bound": 1e6}, wanted)
+    np.testing.assert_allclose(run(after, feeds | {"bound": 1e6}, wanted), want, 2e-5, 2e-5)
+    for each in (graph, after):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
+            run(each, feeds | {"bound": 1e-6}, wanted)
+
+
 def test_an_assertion_before_a_gradient_is_still_made(rng) -> None:
     def make() -> None:
         x, dy, gamma = placeholder("x", SHAPE), placeholder("dy", SHAPE), placeholder("g", (6,))
