@@ -60,17 +60,19 @@ class Rows {
     const int64_t params = problem_.geometry.params;
     const int64_t elements = problem_.geometry.elements;
     // Cut by shape alone: enough blocks for the threads of a big machine, but the sums of all stay
-    // a small part of what is read.
-    const int64_t fitting = std::max(kFewBlocks, kSumBytes / (params * 16));
-    const int64_t wanted =
-        std::min<int64_t>(std::min<int64_t>(256, fitting), std::max<int64_t>(1, elements / 32768));
-    const int64_t most = std::max<int64_t>(1, elements / (64 * params));
-    const int64_t at_most = ParamSums::Wanted(buffers_) ? std::min(most, wanted) : wanted;
+    // a small part of what is read. Rows that share no parameter share the sums of one block.
+    const bool apart =
+        layout_.row_stride != 0 && layout_.repeat == 1 && layout_.modulus == layout_.rows;
+    int64_t at_most = std::min<int64_t>(256, std::max<int64_t>(1, elements / 32768));
+    if (!apart) at_most = std::min(at_most, std::max(kFewBlocks, kSumBytes / (params * 16)));
+    if (!apart && ParamSums::Wanted(buffers_)) {
+      at_most = std::min(at_most, std::max<int64_t>(1, elements / (64 * params)));
+    }
     const int64_t unit = RowsTogether(layout_, kShortBackward, 0);
     const int64_t units = (layout_.rows + unit - 1) / unit;
     const int64_t per_block = (units + at_most - 1) / at_most * unit;
     const int64_t blocks = (layout_.rows + per_block - 1) / per_block;
-    ParamSums sums(buffers_, blocks, params);
+    ParamSums sums(buffers_, apart ? 1 : blocks, params);
     parallel_for_(blocks, 3 * per_block * layout_.cols, [&](int64_t begin, int64_t end) {
       Reader<T> x = x_;
       Reader<T> dy = dy_;
@@ -80,7 +82,8 @@ class Rows {
       std::vector<A> partial(partly ? 2 * Padded(layout_.cols) : 0);
       for (int64_t block = begin; block < end; ++block) {
         WholeRows(block * per_block, std::min(layout_.rows, (block + 1) * per_block), &x, &dy, &dx,
-                  unwanted.data(), partial.data(), sums.Gamma(block), sums.Beta(block));
+                  unwanted.data(), partial.data(), sums.Gamma(apart ? 0 : block),
+                  sums.Beta(apart ? 0 : block));
       }
     });
     sums.Store(problem_, buffers_, parallel_for_);

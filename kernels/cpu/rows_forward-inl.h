@@ -224,6 +224,12 @@ NV_NORMS_INLINE void StoreAll(T* to, int64_t count, const Ahead& ahead, const Va
       });
 }
 
+// Of a constant row without an epsilon the root is infinite and low 0, and x * root, not NaN.
+template <typename A>
+NV_NORMS_INLINE A LowTimesRoot(const Scaling<A>& scaling) {
+  return std::isinf(scaling.rstd) ? A(0) : scaling.rstd * scaling.low;
+}
+
 template <bool stream, bool with_gamma, bool with_beta, typename T>
 NV_NORMS_INLINE void NormalizeBy(const T* x, int64_t count, const Scaling<ComputedIn<T>>& scaling,
                                  const ComputedIn<T>* gamma, const ComputedIn<T>* beta,
@@ -231,7 +237,7 @@ NV_NORMS_INLINE void NormalizeBy(const T* x, int64_t count, const Scaling<Comput
   using A = ComputedIn<T>;
   const Vec<A> high = Splat(scaling.high);
   const Vec<A> rstd = Splat(scaling.rstd);
-  const Vec<A> low = rstd * scaling.low;
+  const Vec<A> low = Splat(LowTimesRoot(scaling));
   // The parameters are loaded before, wherever a lane stands: only in one block of code does the
   // compiler join a product and a sum, and where a part of a vector begins hangs on y's address.
   const auto output = [&](Vec<A> v, Vec<A> g, Vec<A> b) __attribute__((always_inline)) {
@@ -262,7 +268,7 @@ NV_NORMS_INLINE void NormalizeScalar(const T* x, int64_t count,
   using A = ComputedIn<T>;
   const Vec<A> high = Splat(scaling.high);
   const Vec<A> rstd = Splat(scaling.rstd);
-  const Vec<A> low = rstd * scaling.low;
+  const Vec<A> low = Splat(LowTimesRoot(scaling));
   const Vec<A> g = Splat(gamma);
   const Vec<A> b = Splat(beta);
   StoreAll<stream>(

@@ -204,6 +204,20 @@ def test_infinity_of_rms_norm_over_other_axes_is_nan_alone(
     assert (y == 0).sum() == y[of_one].size - 1 and (rstd == 0).sum() == 1
 
 
+@pytest.mark.parametrize("cols", [5, 112, 113, 128, 500, 3000])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_root_that_is_infinite(ops: Any, dtype: str, cols: int) -> None:
+    """x * inf, as in the formula: in rows of any length, and along other axes."""
+    x = np.full((3, cols), 2, DTYPES[dtype])
+    x[1] = -2
+    settings: dict[str, Any] = {"subtract_mean": False, "epsilon": 0.0, "device": "/device:CPU:0"}
+    for scale in (None, np.full(cols, 0.5, np.float32)):
+        of_rows = forward(ops, "LayerNorm", x, scale, **settings)[0]
+        of_columns = forward(ops, "LayerNorm", x.T.copy(), scale, axis=[0], **settings)[0]
+        for y in (of_rows, of_columns.T):
+            assert (y == np.where(x > 0, np.inf, -np.inf)).all()
+
+
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0), (2, 0, 3), (2, 3, 0)])
 @pytest.mark.parametrize("axis", [[-1], [1]])
 def test_empty_tensors(ops: Any, device: str, shape: tuple[int, ...], axis: list[int]) -> None:
