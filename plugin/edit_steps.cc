@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <limits>
 #include <set>
 #include <unordered_set>
 #include <utility>
@@ -176,15 +177,20 @@ TensorInfo WithShapeOf(TensorInfo info, const TensorInfo& shaped) {
 
 TensorId AddReshape(GraphView* view, Shapes* shapes, TensorId tensor,
                     const std::vector<int64_t>& shape, int like, int in_place_of) {
-  // The constant waits for the tensor: in a loop it has to be in the loop's frame.
+  // The constant waits for the tensor: in a loop it has to be in the loop's frame. One of int64 is
+  // in a GPU's memory, and Reshape wants it on the host.
   IntTensor sizes{/*scalar=*/false, shape};
-  for (int64_t& size : sizes.values) size = std::max<int64_t>(size, -1);
+  DataType of_sizes = tensorflow::DT_INT32;
+  for (int64_t& size : sizes.values) {
+    size = std::max<int64_t>(size, -1);
+    if (size > std::numeric_limits<int32_t>::max()) of_sizes = tensorflow::DT_INT64;
+  }
   const TensorId shape_tensor =
-      AddConstant(view, shapes, sizes, tensorflow::DT_INT64, view->name(like) + "/shape",
+      AddConstant(view, shapes, sizes, of_sizes, view->name(like) + "/shape",
                   view->def(like).device(), like, {tensor.node});
   const DataType type = shapes->Get(tensor).dtype;
-  return PutReshape(view, shapes, tensor, shape_tensor, tensorflow::DT_INT64, {type, true, shape},
-                    like, in_place_of);
+  return PutReshape(view, shapes, tensor, shape_tensor, of_sizes, {type, true, shape}, like,
+                    in_place_of);
 }
 
 TensorId AddReshapeLike(GraphView* view, Shapes* shapes, TensorId tensor, TensorId shaped, int like,

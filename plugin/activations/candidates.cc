@@ -59,7 +59,7 @@ class Finder {
       found.slope = SlopeOf(found.activation);
       if (!std::isfinite(found.slope) || found.slope == 1.0f) return std::nullopt;
     }
-    if (!FindGradients(&found) || !MayWait(found)) return std::nullopt;
+    if (!FindGradients(&found) || !HasShapeOfX(found) || !MayWait(found)) return std::nullopt;
     return found;
   }
 
@@ -68,6 +68,15 @@ class Finder {
 
   bool IsBeside(int node, int norm) const {
     return view_.def(node).device() == view_.def(norm).device();
+  }
+
+  // What reads y's shape is made to read x's, which may have one sample where y has several.
+  bool HasShapeOfX(const ActivatedNorm& found) const {
+    if (found.shapes.empty() || !view_.GetBool(found.norm, "per_sample", false)) return true;
+    if (shapes_ == nullptr) return false;
+    const TensorInfo& x = shapes_->Get(view_.inputs(found.norm)[0]);
+    const TensorInfo& y = shapes_->Get({found.norm, 0});
+    return x.rank_known && y.rank_known && !x.dims.empty() && x.dims[0] >= 0 && x.dims == y.dims;
   }
 
   float SlopeOf(int activation) const {

@@ -98,7 +98,9 @@ class Editor {
     NodeDef def = view_->def(norm);
     auto& attr = *def.mutable_attr();
     attr.erase("_class");
+    attr.erase("_output_shapes");
     for (const auto& [name, value] : view_->def(activation).attr()) {
+      if (name == "_output_shapes") continue;  // of one output
       if (name == "_class" || (name.rfind('_', 0) == 0 && attr.count(name) == 0)) {
         attr[name] = value;
       }

@@ -113,11 +113,17 @@ class Editor {
     return AddReshape(view_, shapes_, tensor, shape, tensor.node, -1);
   }
 
+  // A constant in the place of what a node computes has to be in its frame, as in a loop.
+  std::vector<int> WaitsFor(int node) const {
+    if (view_->op(node) != "Const") return {node};
+    return view_->control_inputs(node);
+  }
+
   TensorId ConvertVector(TensorId tensor, DataType type, Format to) {
     const std::string name = view_->name(tensor.node) + Suffix(to);
     if (auto ints = IntConstant(*view_, tensor.node)) {
       ints->values = Permuted(ints->values, to);
-      return Constant(*ints, type, name, tensor.node, view_->control_inputs(tensor.node));
+      return Constant(*ints, type, name, tensor.node, WaitsFor(tensor.node));
     }
     NodeDef def = NewNode("DataFormatVecPermute", tensor, Suffix(to));
     SetType(&def, "T", type);
@@ -138,7 +144,7 @@ class Editor {
       }
       SetInput(member.node, slot,
                Constant(*axes, shapes_->Get(old).dtype, view_->name(member.node) + "/axes",
-                        old.node, view_->control_inputs(old.node)));
+                        old.node, WaitsFor(old.node)));
       unread->push_back(old.node);
     }
     for (int slot : member.rule.channel_slots) {

@@ -23,7 +23,7 @@ bool MinimumCut::FindLevels() {
   std::vector<int> queue = {kSource};
   for (size_t at = 0; at < queue.size(); ++at) {
     for (int e : edges_of_[queue[at]]) {
-      if (edges_[e].capacity == 0 || level_[edges_[e].to] >= 0) continue;
+      if (edges_[e].capacity <= 0 || level_[edges_[e].to] >= 0) continue;
       level_[edges_[e].to] = level_[queue[at]] + 1;
       queue.push_back(edges_[e].to);
     }

@@ -12,6 +12,8 @@ namespace {
 
 // Unknown sizes, mostly of batches, count as this many.
 constexpr int64_t kNominalSize = 16;
+// No tensor is weighed as more, so that sums of weights have room: a file may say any sizes.
+constexpr double kMostBytes = 1e12;
 // No region is looked at beyond this many members.
 constexpr size_t kMaxMembers = 20000;
 
@@ -120,8 +122,9 @@ class RegionFinder {
     value->is_free = value->is_vector || (std::count_if(info.dims.begin(), info.dims.end(),
                                                         [](int64_t d) { return d < 0; }) <= 1 &&
                                           KeepsElementOrder(info.dims, Other(value->now)));
-    value->bytes = tensorflow::DataTypeSize(info.dtype);
-    for (int64_t size : info.dims) value->bytes *= size < 0 ? kNominalSize : size;
+    double bytes = tensorflow::DataTypeSize(info.dtype);
+    for (int64_t size : info.dims) bytes *= static_cast<double>(size < 0 ? kNominalSize : size);
+    value->bytes = static_cast<int64_t>(std::min(bytes, kMostBytes));
   }
 
   const GraphView& view_;

@@ -198,8 +198,10 @@ class RuleFinder {
   }
 
   bool Axes(int slot) {
-    const auto axes = IntConstant(view_, view_.inputs(node_)[slot].node);
-    if (!axes) return false;
+    const TensorId tensor = view_.inputs(node_)[slot];
+    const auto axes = IntConstant(view_, tensor.node);
+    // Without a type it is of a part of the graph that nobody needs.
+    if (!axes || shapes_.Get(tensor).dtype == tensorflow::DT_INVALID) return false;
     for (int64_t axis : axes->values) {
       if (axis < -rank_ || axis >= rank_) return false;
     }

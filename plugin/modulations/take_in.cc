@@ -34,8 +34,8 @@ bool IsSmall(const GraphView& view, const Shapes& shapes, const ModulatedNorm& f
   if (found.gradients.empty() || !IsKnown(y) || device.empty() || !OnDevice(device, "GPU")) {
     return false;
   }
-  int64_t bytes = tensorflow::DataTypeSize(y.dtype);
-  for (const int64_t dim : y.dims) bytes *= dim;
+  double bytes = tensorflow::DataTypeSize(y.dtype);  // more than 2^63 in a graph that cannot run
+  for (const int64_t dim : y.dims) bytes *= static_cast<double>(dim);
   return bytes < kLeastBytes;
 }
 

@@ -34,6 +34,19 @@ def old_control_flow() -> Iterator[None]:
     v1.enable_control_flow_v2()
 
 
+def test_graph_that_says_the_shapes_of_outputs(rng):
+    """As export_meta_graph writes it; the op has other outputs than the activation."""
+    with tf.Graph().as_default() as made:
+        y = norm("instance", placeholder("x"), placeholder("gamma", [C]), placeholder("beta", [C]))
+        activation(y[0], 0.0, name="a")
+    graph = made.as_graph_def(add_shapes=True)
+    after = rewritten(graph, ["a"])
+    assert activations(graph) == ["a"] and activations(after) == []
+    feeds = draw(rng)
+    (want,), (got,) = run(graph, feeds, ["a"]), run(after, feeds, ["a"])
+    np.testing.assert_allclose(got, want, 1e-5, 1e-5)
+
+
 @pytest.mark.parametrize("slope", [0.0, 0.2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_in_a_loop(kind, slope, rng, old_control_flow):

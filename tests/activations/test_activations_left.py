@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from activations_graphs import (
     FETCHES,
     KINDS,
+    SHAPE,
     C,
     activation,
     activation_grad,
@@ -15,6 +17,7 @@ from activations_graphs import (
     make_step,
     placeholder,
     rewritten,
+    run,
     slopes,
     v1,
 )
@@ -55,6 +58,32 @@ def test_norms_without_such_kernels(slope, kind):
 @both
 def test_what_goes_is_fetched(slope, fetched):
     check_unchanged(trace(lambda: make_step("instance", slope)), [*FETCHES, fetched])
+
+
+@pytest.mark.parametrize("samples", [(None, 1, 3), (1, 1, 3), (None, 3, 1)])
+@pytest.mark.parametrize("silu", [False, True])
+def test_y_whose_shape_is_asked_for_may_have_more_samples_than_x(rng, silu, samples):
+    """Of a norm that is scaled sample by sample."""
+    known, of_x, of_scale = samples
+
+    def make():
+        x = placeholder("x", [known, *SHAPE[1:]])
+        scale = placeholder("scale", [None, 1, 1, C])
+        mean, variance = tf.nn.moments(x, [1, 2], keepdims=True)
+        y = (x - mean) * tf.math.rsqrt(variance + 1e-3) * scale
+        tf.identity(y * tf.sigmoid(y) if silu else tf.nn.relu(y), name="a")
+        tf.identity(tf.shape(y), name="sizes")
+
+    graph = trace(make)
+    feeds = {
+        "x": rng.normal(size=(of_x, *SHAPE[1:])).astype(np.float32),
+        "scale": rng.normal(size=(of_scale, 1, 1, C)).astype(np.float32),
+    }
+    want = run(graph, feeds, ["a", "sizes"])
+    got = run(rewritten(graph, ["a", "sizes"]), feeds, ["a", "sizes"])
+    np.testing.assert_allclose(got[0], want[0], 1e-5, 1e-5)
+    np.testing.assert_array_equal(want[1], SHAPE)
+    np.testing.assert_array_equal(got[1], SHAPE)
 
 
 @pytest.mark.parametrize(

@@ -346,7 +346,33 @@ def test_layer_norm_over_everything_without_parameters(rng):
     check(trace(make), {"x": x}, expected, before=2, after=0)
 
 
-def test_inside_a_loop(rng):
+def test_reduction_that_no_fetch_needs(rng):
+    """Its axes have no type that the pass has asked for."""
+
+    def make():
+        y = tf.nn.relu(norm("instance", to_last(placeholder("x", X)))[0])
+        tf.identity(to_first(y), name="y")
+        tf.reduce_sum(y, [0, 1, 2, 3], name="loss")
+
+    x = draw(rng, X)
+    rewritten, _ = nv_norms_rewriter.rewrite(trace(make), fetches=["y"])
+    (got,) = run(rewritten, {"x": x}, ["y"])
+    np.testing.assert_allclose(got, np.maximum(oracle("instance", x, last=False), 0), 2e-5, 2e-5)
+
+
+def test_sizes_that_multiply_to_more_than_can_be_counted():
+    """The pass comes to an end; no such graph runs."""
+
+    def make():
+        y = norm("instance", to_last(placeholder("x", [None, 2**31 - 1, 2**31 - 1, None])))[0]
+        tf.identity(to_first(tf.nn.relu(y)), name="y")
+
+    rewritten, _ = nv_norms_rewriter.rewrite(trace(make), device="GPU", fetches=["y"])
+    assert not nodes(rewritten, "Transpose")
+
+
+@pytest.mark.parametrize("axes", ["constant", "joined"])
+def test_inside_a_loop(axes, rng):
     """The Transposes and what takes their place are in the loop's frame."""
     v1 = tf.compat.v1
 
@@ -356,7 +382,8 @@ def test_inside_a_loop(rng):
 
         def body(step, value):
             y = norm("instance", to_last(value))[0]
-            z = tf.reduce_max(y, [1, 2], keepdims=True)
+            of = [1, 2] if axes == "constant" else tf.concat([[1], [2]], 0)
+            z = tf.reduce_max(y, of, keepdims=True)
             return step + 1, to_first(tf.nn.relu(y + z))
 
         y = v1.while_loop(lambda step, _: step < 2, body, (0, x))[1]
