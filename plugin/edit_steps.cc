@@ -177,8 +177,8 @@ TensorInfo WithShapeOf(TensorInfo info, const TensorInfo& shaped) {
 
 TensorId AddReshape(GraphView* view, Shapes* shapes, TensorId tensor,
                     const std::vector<int64_t>& shape, int like, int in_place_of) {
-  // The constant waits for the tensor: in a loop it has to be in the loop's frame. One of int64 is
-  // in a GPU's memory, and Reshape wants it on the host.
+  // The constant waits for the tensor: in a loop it has to be in the loop's frame. Its type is that
+  // of TensorFlow's own shapes, which are on the host of a GPU, where the sizes fit.
   IntTensor sizes{/*scalar=*/false, shape};
   DataType of_sizes = tensorflow::DT_INT32;
   for (int64_t& size : sizes.values) {
