@@ -101,12 +101,16 @@ def _of_functions() -> Iterator[_Part]:
         if _is_for_xla(self):
             return leaving(self, *arguments, **keywords)
         if _made() is not None:
-            _trace.before_gradient(self._func_graph)
+            _trace.before_gradient(self._func_graph, _outputs(self._inference_function))
         else:
             _trace.leave(self._func_graph)
         return make_pair(self, *arguments, **keywords)
 
     yield called, "_construct_forward_backward", construct
+
+
+def _outputs(function: Any) -> int:
+    return len(function.function_type.flat_outputs)
 
 
 def _is_for_xla(functions: Any) -> bool:
@@ -135,7 +139,8 @@ def _rewriting_first(make_pair: Callable[..., Any]) -> Callable[..., Any]:
             return make_pair(self, inference_args, input_tangents)
         if _trace_where.is_elsewhere(inference_args) or _is_for_xla(self):
             return leaving(self, inference_args, input_tangents)
-        _trace.before_gradient(self._func_graph)
+        function = self._delayed_rewrite_functions._inference_function
+        _trace.before_gradient(self._func_graph, _outputs(function))
         with _differentiating():
             return make_pair(self, inference_args, input_tangents)
 

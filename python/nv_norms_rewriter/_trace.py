@@ -96,18 +96,23 @@ def leave(graph: Any, where: str = "nowhere") -> None:
         setattr(graph, _trace_where.LOOKED_AT, where)
 
 
-def before_gradient(graph: Any) -> None:
+def before_gradient(graph: Any, outputs: int | None = None) -> None:
     """To be called before TensorFlow makes a function of its own of an ordinary graph's gradient.
 
     From that one alone no gradient can be recognized; of a fused op it is one op. After that the
     graph stays: what has been made of it finds tensors by the graph's outputs, at each call anew.
     In what XLA compiles, graphs were looked at when they were traced, or they are to stay.
+
+    Args:
+      outputs: how many the graph's function gives. A graph with more was differentiated before this
+        package was imported.
     """
     memory = _process.state()
     # Threads may differentiate one function at once: the others wait for the edit's end.
     with memory["differentiated"]:
         stays = (
             hasattr(graph, _trace_where.LOOKED_AT)
+            or (outputs is not None and len(graph.outputs) > outputs)
             or getattr(memory["thread"], "elsewhere", False)
             or _trace_where.builds_for_xla()
         )

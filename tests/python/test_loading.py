@@ -278,3 +278,28 @@ def test_copying_the_package_leaves_the_original(tmp_path: Path) -> None:
     packages = copy_package(tmp_path)
     shutil.rmtree(packages / "nv_norms_rewriter" / "lib")
     assert (processes.PACKAGES / "nv_norms_rewriter" / "lib" / "libnv_norms_core.so").is_file()
+
+
+@pytest.mark.parametrize("before", ["first", "persistent", "called"])
+@pytest.mark.parametrize("after", ["first", "persistent", "called"])
+def test_function_that_was_differentiated_before(before: str, after: str) -> None:
+    """What TensorFlow made of its gradient then finds tensors by the graph's outputs."""
+    got, _ = result(
+        NORM
+        + f"""
+layer = norm().python_function
+function = tf.function(lambda x: tf.square(layer(x)))
+def gradient(how):
+    def step(x):
+        with tf.GradientTape(persistent=how == "persistent") as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, x)
+    return (tf.function(step) if how == "called" else step)(x).numpy()
+want = gradient({before!r})
+import nv_norms_rewriter
+values = [gradient(how) for how in ({after!r}, {before!r}, {after!r})]
+print(json.dumps([bool(np.allclose(value, want, 1e-4, 1e-5)) for value in values]))
+"""
+    )
+    assert got == [True, True, True]
