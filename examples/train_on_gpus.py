@@ -6,14 +6,13 @@ CompiledReplicas compiles these and leaves the rest to TensorFlow. Without GPUs,
 CPU stand in for them.
 
 Usage: python examples/train_on_gpus.py [--batch 16] [--length 64] [--width 256] [--blocks 2]
-       [--steps 12] [--policy mixed_float16] [--ways XLA]
+       [--steps 12] [--policy mixed_float16]
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
 import os
 import time
 from typing import Any
@@ -107,8 +106,6 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--policy", default="float32", help="Keras dtype policy")
-    ways = {"TensorFlow": keras.Model, "XLA": CompiledReplicas}
-    parser.add_argument("--ways", nargs="+", default=[*ways], choices=ways, help="who runs steps")
     options = parser.parse_args()
     if options.steps < 3:
         parser.error(f"--steps: 3 or more, as the first two are not timed; got {options.steps}")
@@ -120,17 +117,21 @@ def main() -> None:
     x = rng.normal(size=(batch, options.length, options.width)).astype(np.float32)
     data = tf.data.Dataset.from_tensors((x, np.sort(x, axis=1)[..., :1])).repeat()
     print(f"{strategy.num_replicas_in_sync} replicas, {options.batch} samples on each")
-    for way, fuses in itertools.product(options.ways, (False, True)):
+    for name, kind, fuses in (
+        ("TensorFlow", keras.Model, False),
+        ("TensorFlow, fused", keras.Model, True),
+        ("XLA", CompiledReplicas, False),
+        ("XLA, fused", CompiledReplicas, True),
+    ):
         nv_norms_rewriter.clear_report()
         times = StepTimes()
         with strategy.scope(), contextlib.ExitStack() as switch:
             if not fuses:
                 switch.enter_context(nv_norms_rewriter.disabled())
-            model = transformer(ways[way], options.length, options.width, options.blocks)
+            model = transformer(kind, options.length, options.width, options.blocks)
             model.compile(keras.optimizers.Adam(1e-3), "mse")
             steps = {"steps_per_epoch": options.steps, "callbacks": [times], "verbose": 0}
             loss = model.fit(data, **steps).history["loss"][-1]
-        name = f"{way}, fused" if fuses else way
         print(f"{name}: loss {loss:.4f}, step {1e3 * times.median():.1f} ms (median)")
         if fuses:
             print(f"  {nv_norms_rewriter.report().summary()}")

@@ -65,14 +65,13 @@ def test_unet_trains_alike_with_a_progress_bar() -> None:
     assert float(output.split()[-1]) > 0
 
 
-def test_each_replica_trains_alike_inside_xla() -> None:
-    """As it does without: tests/training/replicas.py."""
+def test_each_replica_trains_alike_inside_xla_and_without() -> None:
     sizes = ["--batch=4", "--length=8", "--width=32", "--blocks=1", "--steps=3"]
-    output = _run("train_on_gpus.py", *sizes, "--ways", "XLA", NV_NORMS_XLA="all")
+    output = _run("train_on_gpus.py", *sizes, NV_NORMS_XLA="all")
     losses = [float(loss) for loss in re.findall(r"loss (\d\.\d{4}), step \d", output)]
-    assert len(losses) == 2 and max(losses) - min(losses) <= 1e-3
+    assert len(losses) == 4 and max(losses) - min(losses) <= 1e-3
     count = 3 * int(re.findall(r"^(\d+) replicas", output)[0])
-    assert output.count(f"{count} layer_norm forward, {count} layer_norm backward") == 1
+    assert output.count(f"{count} layer_norm forward, {count} layer_norm backward") == 2
 
 
 def test_serving_its_own_model_and_one_from_a_path(tmp_path: Path) -> None:
